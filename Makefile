@@ -1,0 +1,60 @@
+# Everything runs in .venv, which any target creates first. CPU threads: one per process, so results repeat.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.stamp
+EXTRAS := all,dev
+export OMP_NUM_THREADS := 1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help setup demo test lint unit wheel bench lock clean
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/'
+
+setup: $(STAMP) ## create .venv with everything the demo and the tests need
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fcal needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	touch $@
+
+demo: setup ## train a small regressor, show its error bars before and after
+	$(BIN)/python experiments/heteroscedastic_line/run.py --out runs/heteroscedastic_line
+
+test: lint unit wheel ## every check and test; what CI runs
+
+lint: setup ## style, types, layers
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+unit: setup ## doctests and tests
+	$(BIN)/python -m pytest -n 2
+
+wheel: setup ## build the wheel, install it into an empty environment, import it there
+	rm -rf dist .venv-wheel
+	$(BIN)/python -m build --wheel --outdir dist
+	$(PYTHON) -m venv .venv-wheel
+	.venv-wheel/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
+	cd dist && ../.venv-wheel/bin/python -I ../tests/smoke.py
+	rm -rf .venv-wheel
+
+bench: setup ## speed as ratios in one run; writes runs/bench/core.json
+	$(BIN)/python bench/core.py --out runs/bench/core.json
+
+# torch and torchvision are only good as a pair: to move them, edit their two lines first.
+lock: ## rewrite constraints.txt with what resolves today, torch and torchvision as they are
+	rm -rf .venv-lock
+	$(PYTHON) -m venv .venv-lock
+	grep -E '^torch(vision)?==' constraints.txt > .venv-lock/pins.txt
+	.venv-lock/bin/python -m pip install --quiet --constraint .venv-lock/pins.txt '.[$(EXTRAS)]'
+	.venv-lock/bin/python -m pip freeze --exclude fcal --exclude pip > constraints.new
+	mv constraints.new constraints.txt
+	rm -rf .venv-lock
+
+clean: ## remove what the targets above made
+	rm -rf .venv .venv-wheel .venv-lock dist runs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

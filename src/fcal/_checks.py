@@ -1,0 +1,100 @@
+"""Validation of what users pass in: one sentence per mistake, raised once, at the public function."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+
+def is_tracing() -> bool:
+    """Whether ``torch.compile`` is tracing, where a check of values would break the graph."""
+    return torch.compiler.is_compiling()
+
+
+def check_integer(name: str, value: Any, *, at_least: int) -> int:
+    """An integer option with a lower bound; booleans and floats are refused."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"expected `{name}` an int, got {type(value).__name__} {value!r}")
+    if value < at_least:
+        raise ValueError(f"expected `{name}` >= {at_least}, got {value}")
+    return value
+
+
+def check_number(name: str, value: Any, *, low: float, high: float) -> float:
+    """A finite real option within ``[low, high]``."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"expected `{name}` a number, got {type(value).__name__} {value!r}")
+    if not (math.isfinite(value) and low <= value <= high):
+        raise ValueError(f"expected `{name}` within [{low:g}, {high:g}], got {value}")
+    return float(value)
+
+
+def check_flag(name: str, value: Any) -> bool:
+    """A boolean option."""
+    if not isinstance(value, bool):
+        raise TypeError(f"expected `{name}` a bool, got {type(value).__name__} {value!r}")
+    return value
+
+
+def check_pair(pred: Any, target: Any) -> None:
+    """A prediction and the targets it speaks of: types, dtypes, devices and shapes.
+
+    A prediction of scalar batch shape speaks of every target; any other shape must match exactly, so that a mean of
+    shape ``(N,)`` never meets a target of shape ``(N, 1)`` in an N x N loss.
+    """
+    if not isinstance(pred, Distribution):
+        raise TypeError(f"expected `pred` a torch.distributions.Distribution, got {type(pred).__name__}")
+    if not isinstance(target, Tensor):
+        raise TypeError(f"expected `target` a torch.Tensor, got {type(target).__name__}")
+    if not target.is_floating_point():
+        raise TypeError(f"expected `target` of a floating dtype, got {target.dtype}")
+    shape, event = target.shape, pred.event_shape
+    batch_fits = not pred.batch_shape or shape == pred.batch_shape + event
+    if not batch_fits or shape[len(shape) - len(event) :] != event:
+        expected = tuple(pred.batch_shape + event)
+        raise ValueError(f"expected `target` of shape {expected} like `pred`, got {tuple(shape)}")
+
+
+def check_beside_target(name: str, value: Any, target: Tensor, rows: torch.Size) -> Tensor:
+    """A mask or weight: a tensor on the target's device, shaped like the targets or like their rows."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"expected `{name}` a torch.Tensor, got {type(value).__name__}")
+    if value.device != target.device:
+        raise ValueError(f"expected `{name}` on the device of `target`, {target.device}, got {value.device}")
+    if value.shape not in (target.shape, rows):
+        known = " or ".join(str(tuple(shape)) for shape in dict.fromkeys((target.shape, rows)))
+        raise ValueError(f"expected `{name}` of shape {known} like `target`, got {tuple(value.shape)}")
+    return value
+
+
+def check_valid_mask(mask: Any, target: Tensor, rows: torch.Size) -> Tensor:
+    """A boolean mask, True where a target counts."""
+    checked = check_beside_target("valid_mask", mask, target, rows)
+    if checked.dtype != torch.bool:
+        raise TypeError(f"expected `valid_mask` of dtype torch.bool, got {checked.dtype}")
+    return checked
+
+
+def check_weight(weight: Any, target: Tensor, rows: torch.Size) -> Tensor:
+    """Weights of a real dtype; their values are checked where they count."""
+    checked = check_beside_target("weight", weight, target, rows)
+    if checked.is_complex() or checked.dtype == torch.bool:
+        raise TypeError(f"expected `weight` of a real dtype, got {checked.dtype}")
+    return checked
+
+
+def check_values(name: str, requirement: str, value: Tensor, good: Tensor) -> None:
+    """Raise with the count and the first offending value where ``good`` is False."""
+    if is_tracing() or bool(good.all()):
+        return
+    bad = ~good
+    first = value[bad][0].item()
+    raise ValueError(f"expected `{name}` {requirement}, got {first:g} ({int(bad.sum())} of {bad.numel()} values)")
+
+
+def check_counts(count: Tensor, *, at_least: int) -> None:
+    """The number of targets that count, after masks, weights and ranks."""
+    if not is_tracing() and float(count) < at_least:
+        raise ValueError(f"expected `target` with at least {at_least} valid value(s), got {float(count):g}")

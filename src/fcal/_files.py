@@ -1,0 +1,53 @@
+"""Files that are whole or absent: written beside, synced, then moved into place."""
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+
+@contextmanager
+def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A temporary path in the target's folder that becomes ``path`` when the block ends well.
+
+    Readers see the old file or the whole new one; after an error or a kill the old one is still there.
+
+    Example:
+        >>> import tempfile
+        >>> target = Path(tempfile.mkdtemp()) / "numbers.txt"
+        >>> with atomic_path(target) as temporary:
+        ...     _ = temporary.write_text("1 2 3")
+        >>> target.read_text()
+        '1 2 3'
+    """
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # The suffix stays last: matplotlib and others choose the format by it.
+    handle, name = tempfile.mkstemp(prefix=f".{target.stem}-", suffix=target.suffix, dir=target.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        with temporary.open("rb") as written:
+            os.fsync(written.fileno())
+        temporary.chmod(0o666 & ~_umask())
+        temporary.replace(target)
+    finally:
+        with suppress(FileNotFoundError):
+            temporary.unlink()
+
+
+def write_json(path: str | os.PathLike[str], document: Any) -> None:
+    """Write a JSON document atomically; NaN and infinity are refused because JSON has no word for them."""
+    text = json.dumps(document, indent=2, allow_nan=False) + "\n"
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,70 @@
+"""Sums over the ranks of a data-parallel run, with the gradient of the global batch.
+
+Every rank holds the same loss g(S), S a sum over ranks, and its gradients are summed over ranks without scaling: that
+gives world_size * dg/dS on each rank, a factor that the averaging of DistributedDataParallel takes away again.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, distributed
+
+
+def world_size() -> int:
+    """Number of ranks that share the batch; 1 outside of ``torch.distributed``."""
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_world_size()
+    return 1
+
+
+def all_reduced(local: Tensor) -> Tensor:
+    """Sum of a tensor over all ranks, without gradient; with one rank, the tensor itself."""
+    if world_size() == 1:
+        return local
+    total = local.detach().contiguous().clone()
+    distributed.all_reduce(total)
+    return total
+
+
+class _SumOverRanks(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, local: Tensor) -> Tensor:
+        return all_reduced(local)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return all_reduced(grads[0])
+
+
+def sum_over_ranks(local: Callable[[], Tensor], *, size: int, device: torch.device) -> Tensor:
+    """Sum what ``local`` returns over all ranks, with gradient; with one rank, just return it.
+
+    A rank that raised before the collective would leave the others waiting for their time-out, so its failure
+    travels with the sum: every rank takes part, then every rank raises.
+
+    Args:
+        local: Computes this rank's float64 vector. Shape ``(size,)``.
+        size: Length of that vector, needed when ``local`` raises.
+        device: Device of that vector.
+
+    Returns:
+        The sum, the same on every rank. Shape ``(size,)``.
+
+    Raises:
+        Exception: What ``local`` raised on this rank; a ``RuntimeError`` where it raised on others only.
+    """
+    if world_size() == 1:
+        return local()
+    try:
+        flagged = torch.cat([local(), torch.zeros(1, dtype=torch.float64, device=device)])
+    except Exception:
+        failure = torch.zeros(size + 1, dtype=torch.float64, device=device)
+        failure[-1] = 1.0
+        all_reduced(failure)
+        raise
+    total: Tensor = _SumOverRanks.apply(flagged)
+    failures = int(total[-1].item())
+    if failures:
+        raise RuntimeError(f"expected a valid batch on every rank, got an error on {failures} other rank(s)")
+    return total[:-1]

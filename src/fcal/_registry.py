@@ -1,0 +1,58 @@
+"""Choice by name: one mapping per kind of thing, whose error lists what is known."""
+
+import difflib
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+
+Entry = TypeVar("Entry")
+
+
+class Registry(Generic[Entry]):
+    """Named entries of one kind.
+
+    Args:
+        kind: The argument a user passes the name as; it appears in error messages.
+
+    Example:
+        >>> colours: Registry[str] = Registry("colour")
+        >>> colours.add("red", "#f00")
+        >>> colours["red"]
+        '#f00'
+        >>> colours["rde"]
+        Traceback (most recent call last):
+        ...
+        ValueError: expected `colour` one of 'red', got 'rde' (did you mean 'red'?)
+    """
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._entries: dict[str, Entry] = {}
+
+    def add(self, name: str, entry: Entry) -> None:
+        """Add an entry under a name that is still free."""
+        if name in self._entries:
+            raise ValueError(f"expected `{self._kind}` name that is not taken, got {name!r}")
+        self._entries[name] = entry
+
+    def entry(self, function: Entry) -> Entry:
+        """Decorator: add a function under its own name."""
+        if not isinstance(function, Callable) or not hasattr(function, "__name__"):  # type: ignore[arg-type]
+            raise TypeError(f"expected `{self._kind}` a named function, got {function!r}")
+        self.add(function.__name__, function)
+        return function
+
+    def names(self) -> list[str]:
+        """Every known name, in order of registration."""
+        return list(self._entries)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __getitem__(self, name: str) -> Entry:
+        try:
+            return self._entries[name]
+        except (KeyError, TypeError):
+            known = ", ".join(map(repr, self._entries))
+            near = difflib.get_close_matches(str(name), self._entries, n=1)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            raise ValueError(f"expected `{self._kind}` one of {known}, got {name!r}{hint}") from None

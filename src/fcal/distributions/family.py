@@ -1,0 +1,105 @@
+"""What the library knows of a family of distributions, and the table of all families."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.distributions import Distribution
+
+Formula = Callable[..., Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """Formulas of one family, as plain functions of a value and the parameters.
+
+    They see float64 tensors that broadcast against each other and are differentiated by autograd.
+
+    Args:
+        parameters: Attribute names of the distribution, in the order the formulas take them.
+        log_cdf: ``(value, *parameters)`` to the log-probability below; right in the lower tail.
+        log_survival: ``(value, *parameters)`` to the log-probability above; right in the upper tail.
+        quantile: ``(lower, upper, *parameters)`` to the value with these tail probabilities (which add up to one; the
+            smaller is exact).
+        log_prob: ``(value, *parameters)`` to the log-density; the distribution's own where absent.
+        residual: ``(value, *parameters)`` to z, where there is a shorter way than the CDF.
+        crps: ``(value, *parameters)`` to the continuous ranked probability score, where it has a closed form.
+        location: Name of the parameter that moves the law without changing its shape, if there is one.
+        event_dim: 0 for scalars, 1 for vectors (which have ``residual`` and ``log_prob`` but no CDF).
+        parameter_dims: For vectors, the number of event dimensions of each parameter.
+        native: Whether the formulas keep their precision in float32, so that nothing is widened to float64.
+
+    Example:
+        A family in ten lines: the Kumaraswamy law, which torch has without a log-CDF.
+
+        >>> from torch.distributions import Kumaraswamy
+        >>> from fcal.distributions import log1mexp_of_log
+        >>> def log_survival(y, a, b):
+        ...     return b * torch.log1p(-y.pow(a))
+        >>> kumaraswamy = Family(
+        ...     parameters=("concentration1", "concentration0"),
+        ...     log_cdf=lambda y, a, b: log1mexp_of_log((-log_survival(y, a, b)).log()),
+        ...     log_survival=log_survival,
+        ...     quantile=lambda lower, upper, a, b: (-torch.expm1(upper.log() / b)).pow(1 / a),
+        ... )
+        >>> register(Kumaraswamy, kumaraswamy)
+        >>> fcal.standardize(Kumaraswamy(torch.tensor(1.0), torch.tensor(1.0)), torch.tensor(0.5))
+        tensor(0.)
+    """
+
+    parameters: tuple[str, ...]
+    log_cdf: Formula | None = None
+    log_survival: Formula | None = None
+    quantile: Formula | None = None
+    log_prob: Formula | None = None
+    residual: Formula | None = None
+    crps: Formula | None = None
+    location: str | None = None
+    event_dim: int = 0
+    parameter_dims: tuple[int, ...] | None = None
+    native: bool = False
+
+    def __post_init__(self) -> None:
+        if self.residual is None and (self.log_cdf is None or self.log_survival is None):
+            raise ValueError("expected `Family` with `log_cdf` and `log_survival`, or with `residual`, got neither")
+        if self.location is not None and self.location not in self.parameters:
+            raise ValueError(f"expected `location` one of {self.parameters}, got {self.location!r}")
+
+    def dims(self) -> tuple[int, ...]:
+        """Number of event dimensions of each parameter."""
+        return self.parameter_dims or (0,) * len(self.parameters)
+
+
+_FAMILIES: dict[type[Distribution], Family] = {}
+
+
+def register(kind: type[Distribution], family: Family) -> None:
+    """Teach the library a family; it serves ``kind`` and its subclasses, and replaces an earlier entry.
+
+    Example:
+        See :class:`Family`.
+    """
+    if not (isinstance(kind, type) and issubclass(kind, Distribution)):
+        raise TypeError(f"expected `kind` a subclass of torch.distributions.Distribution, got {kind!r}")
+    if not isinstance(family, Family):
+        raise TypeError(f"expected `family` a fcal.distributions.Family, got {type(family).__name__}")
+    _FAMILIES[kind] = family
+
+
+def family_of(pred: Distribution) -> Family | None:
+    """The entry of the nearest registered class of ``pred``, or None."""
+    for kind in type(pred).__mro__:
+        family = _FAMILIES.get(kind)
+        if family is not None:
+            return family
+    return None
+
+
+def families() -> list[str]:
+    """Names of every registered class.
+
+    Example:
+        >>> "Laplace" in families()
+        True
+    """
+    return [kind.__name__ for kind in _FAMILIES]

@@ -1,0 +1,103 @@
+"""Log-CDF, log-survival and quantile of any prediction, with gradients for all its parameters."""
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from fcal._checks import check_pair, check_values
+from fcal.distributions.family import Formula
+from fcal.distributions.law import Law, law_of
+from fcal.distributions.observation import Observation, observe, result_dtype
+
+
+def log_cdf(pred: Distribution, value: Tensor) -> Tensor:
+    r"""Log-probability below a value, :math:`\log F(y)`, right far into the lower tail.
+
+    Args:
+        pred: A prediction of a scalar family, also inside ``Independent`` or under monotone transforms.
+        value: Values :math:`y`. Shape of the prediction's samples.
+
+    Returns:
+        One number per scalar, shaped like ``value``.
+
+    Example:
+        >>> from torch.distributions import Laplace
+        >>> log_cdf(Laplace(torch.tensor(0.0), torch.tensor(1.0)), torch.tensor(-300.0))
+        tensor(-300.6931)
+    """
+    return _log_tail(observe(pred, value), lower=True)
+
+
+def log_survival(pred: Distribution, value: Tensor) -> Tensor:
+    r"""Log-probability above a value, :math:`\log (1 - F(y))`, right far into the upper tail.
+
+    Args:
+        pred: As for :func:`log_cdf`.
+        value: Values :math:`y`. Shape of the prediction's samples.
+
+    Returns:
+        One number per scalar, shaped like ``value``.
+
+    Example:
+        >>> from torch.distributions import Exponential
+        >>> log_survival(Exponential(torch.tensor(2.0)), torch.tensor(500.0))
+        tensor(-1000.)
+    """
+    return _log_tail(observe(pred, value), lower=False)
+
+
+def quantile(pred: Distribution, lower: Tensor, upper: Tensor | None = None) -> Tensor:
+    r"""Value with a given probability below it, :math:`F^{-1}(p)`.
+
+    Args:
+        pred: As for :func:`log_cdf`.
+        lower: Probabilities :math:`p` below, within (0, 1). Shape of the prediction's samples.
+        upper: Probabilities :math:`1 - p` above; give them where ``1 - lower`` would round.
+
+    Returns:
+        The values, shaped like ``lower``.
+
+    Example:
+        >>> from torch.distributions import Gumbel
+        >>> law = Gumbel(torch.tensor(0.0), torch.tensor(1.0))
+        >>> quantile(law, torch.tensor(1.0), upper=torch.tensor(1e-30))
+        tensor(69.0776)
+    """
+    check_pair(pred, lower)
+    law = law_of(pred)
+    formula = _formula(law, law.family.quantile, "quantile")
+    dtype = result_dtype(law, lower)
+    below = lower.to(torch.float64)
+    above = 1 - below if upper is None else upper.to(torch.float64)
+    smaller = torch.minimum(below, above)
+    check_values("lower", "within (0, 1)", below, (smaller > 0) & (below <= 1) & (above <= 1))
+    law = law.map(lambda p, _: p.to(torch.float64))
+    direction = _direction(law, below)
+    first, second = torch.where(direction > 0, below, above), torch.where(direction > 0, above, below)
+    return law.push_forward(formula(first, second, *law.parameters)).to(dtype)
+
+
+def _log_tail(observation: Observation, *, lower: bool) -> Tensor:
+    law = observation.law
+    below = _formula(law, law.family.log_cdf, "log_cdf")
+    above = _formula(law, law.family.log_survival, "log_survival")
+    inner, direction, _ = law.pull_back(observation.target)
+    wants_below = torch.as_tensor(direction, device=inner.device) > 0 if lower else torch.as_tensor(direction) < 0
+    if not law.transforms:
+        result = (below if lower else above)(inner, *law.parameters)
+    else:
+        result = torch.where(wants_below, below(inner, *law.parameters), above(inner, *law.parameters))
+    return observation.hide(result, torch.nan).to(observation.dtype)
+
+
+def _direction(law: Law, like: Tensor) -> Tensor:
+    direction = torch.ones((), device=like.device)
+    for transform in law.transforms:
+        direction = direction * transform.sign
+    return direction
+
+
+def _formula(law: Law, formula: Formula | None, name: str) -> Formula:
+    if formula is None:
+        raise TypeError(f"expected `pred` of a scalar family with a {name}, got {law.kind.__name__}")
+    return formula

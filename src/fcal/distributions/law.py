@@ -1,0 +1,142 @@
+"""A prediction taken apart: its family's formulas, its parameters as tensors, its monotone transforms."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, Independent, TransformedDistribution, Uniform
+from torch.distributions import transforms as torch_transforms
+from torch.distributions.transforms import Transform
+
+from fcal._checks import is_tracing
+from fcal.distributions.family import Family, families, family_of
+from fcal.distributions.location_scale import LOGISTIC
+from fcal.distributions.logistic import Logistic
+
+# Where a transform keeps tensors that belong to single predictions.
+_TRANSFORM_PARAMETERS: dict[type[Transform], tuple[str, ...]] = {
+    torch_transforms.AffineTransform: ("loc", "scale"),
+    torch_transforms.PowerTransform: ("exponent",),
+}
+
+
+@dataclass(frozen=True)
+class Law:
+    """A distribution as its family sees it; ``transforms`` lead from the family's variable to the predicted one."""
+
+    kind: type[Distribution]
+    family: Family
+    parameters: tuple[Tensor, ...]
+    transforms: tuple[Transform, ...] = ()
+
+    def map(self, change: Callable[[Tensor, int], Tensor]) -> "Law":
+        """Apply ``change(tensor, event_dim)`` to every tensor of the law."""
+        parameters = tuple(change(p, d) for p, d in zip(self.parameters, self.family.dims(), strict=True))
+        transforms = tuple(_map_transform(t, lambda p: change(p, 0)) for t in self.transforms)
+        return replace(self, parameters=parameters, transforms=transforms)
+
+    def detach_location(self) -> "Law":
+        """The same law, whose location is a constant for autograd."""
+        name = self.family.location
+        if name is None:
+            raise ValueError(
+                f"expected `pred` of a family with a location where the mean is detached, got {self.kind.__name__}"
+            )
+        named = zip(self.family.parameters, self.parameters, strict=True)
+        parameters = tuple(p.detach() if n == name else p for n, p in named)
+        return replace(self, parameters=parameters, transforms=tuple(map(_detach_shift, self.transforms)))
+
+    def pull_back(self, value: Tensor) -> tuple[Tensor, Tensor | int, Tensor | float]:
+        """The family's variable for a predicted one, the direction (+1 or -1) and log |d value / d variable|."""
+        direction: Tensor | int = 1
+        log_slope: Tensor | float = 0.0
+        for transform in reversed(self.transforms):
+            inner = _inverse(transform, value)
+            log_slope = log_slope + transform.log_abs_det_jacobian(inner, value)
+            direction = direction * transform.sign
+            value = inner
+        return value, direction, log_slope
+
+    def push_forward(self, value: Tensor) -> Tensor:
+        """The predicted variable for the family's own."""
+        for transform in self.transforms:
+            value = transform(value)
+        return value
+
+    def distribution(self) -> Distribution:
+        """A torch distribution with these parameters."""
+        named = dict(zip(self.family.parameters, self.parameters, strict=True))
+        make: Callable[..., Distribution] = self.kind
+        base = make(**named, validate_args=False)
+        return TransformedDistribution(base, list(self.transforms), validate_args=False) if self.transforms else base
+
+
+def law_of(pred: Distribution) -> Law:
+    """Take a prediction apart.
+
+    Raises:
+        TypeError: Its family is not registered, or a transform of it is not monotone and elementwise.
+    """
+    family = family_of(pred)
+    if family is not None:
+        return Law(type(pred), family, tuple(getattr(pred, name) for name in family.parameters))
+    if isinstance(pred, Independent):
+        return law_of(pred.base_dist)
+    if isinstance(pred, TransformedDistribution):
+        base = law_of(pred.base_dist)
+        transforms = [part for transform in pred.transforms for part in _parts(transform)]
+        return _absorb(replace(base, transforms=(*base.transforms, *transforms)))
+    name = type(pred).__name__
+    raise TypeError(
+        f"expected `pred` of a known family ({', '.join(families())}), got {name}; teach it with "
+        f"fcal.distributions.register({name}, fcal.distributions.Family(parameters=..., log_cdf=..., "
+        f"log_survival=..., quantile=...))"
+    )
+
+
+def _parts(transform: Transform) -> list[Transform]:
+    if isinstance(transform, torch_transforms.ComposeTransform):
+        return [part for inner in transform.parts for part in _parts(inner)]
+    if transform.domain.event_dim or transform.codomain.event_dim or not transform.bijective:
+        name = type(transform).__name__
+        raise TypeError(f"expected `pred` with elementwise, monotone transforms, got {name}")
+    return [transform]
+
+
+def _absorb(law: Law) -> Law:
+    """Read logit(Uniform(0, 1)), torch's recipe for a logistic law, as one: 1 - sigmoid(y) would lose a tail."""
+    if law.kind is not Uniform or not law.transforms or not _is_inverse_sigmoid(law.transforms[0]):
+        return law
+    low, high = law.parameters
+    if not is_tracing() and not bool(((low == 0) & (high == 1)).all()):
+        return law
+    return Law(Logistic, LOGISTIC, (torch.zeros_like(low), torch.ones_like(low)), law.transforms[1:])
+
+
+def _is_inverse_sigmoid(transform: Transform) -> bool:
+    inverse = isinstance(transform, torch_transforms._InverseTransform)
+    return inverse and isinstance(transform.inv, torch_transforms.SigmoidTransform)
+
+
+def _inverse(transform: Transform, value: Tensor) -> Tensor:
+    if isinstance(transform, torch_transforms.SigmoidTransform):
+        return torch.logit(value)  # torch's own inverse clamps
+    inverse: Tensor = transform.inv(value)
+    return inverse
+
+
+def _map_transform(transform: Transform, change: Callable[[Tensor], Tensor]) -> Transform:
+    names = _TRANSFORM_PARAMETERS.get(type(transform))
+    if names is None:
+        return transform
+    values = {name: getattr(transform, name) for name in names}
+    changed = {name: change(v) if isinstance(v, Tensor) else v for name, v in values.items()}
+    make: Callable[..., Transform] = type(transform)
+    return make(**changed)
+
+
+def _detach_shift(transform: Transform) -> Transform:
+    if isinstance(transform, torch_transforms.AffineTransform) and isinstance(transform.loc, Tensor):
+        return torch_transforms.AffineTransform(transform.loc.detach(), transform.scale)
+    return transform

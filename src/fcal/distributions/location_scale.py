@@ -1,0 +1,152 @@
+"""Families on the whole line: Normal, Laplace, Logistic, Cauchy, Gumbel."""
+
+import math
+
+import torch
+from torch import Tensor, distributions
+from torch.nn.functional import logsigmoid
+
+from fcal.distributions.family import Family, register
+from fcal.distributions.logistic import Logistic
+from fcal.distributions.tails import log1mexp_of_log, log_normal_cdf, normal_quantile
+
+_LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
+_LOG_HALF = math.log(0.5)
+
+
+def _unit(value: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
+    return (value - loc) / scale
+
+
+def _normal_log_prob(value: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
+    return -0.5 * _unit(value, loc, scale).square() - scale.log() - _LOG_SQRT_2PI
+
+
+def _normal_crps(value: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
+    z = _unit(value, loc, scale)
+    density = torch.exp(-0.5 * z.square() - _LOG_SQRT_2PI)
+    return scale * (z * torch.erf(z * math.sqrt(0.5)) + 2 * density - 1 / math.sqrt(math.pi))
+
+
+NORMAL = Family(
+    parameters=("loc", "scale"),
+    log_cdf=lambda value, loc, scale: log_normal_cdf(_unit(value, loc, scale)),
+    log_survival=lambda value, loc, scale: log_normal_cdf(-_unit(value, loc, scale)),
+    quantile=lambda lower, upper, loc, scale: loc + scale * normal_quantile(lower, upper),
+    log_prob=_normal_log_prob,
+    residual=_unit,
+    crps=_normal_crps,
+    location="loc",
+    native=True,
+)
+
+
+def _laplace_log_cdf(t: Tensor) -> Tensor:
+    # clamp keeps slope 1 at t = 0, where abs() has none
+    return torch.where(t < 0, _LOG_HALF + t, torch.log1p(-0.5 * torch.exp(-t.clamp(min=0))))
+
+
+def _laplace_quantile(lower: Tensor, upper: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
+    tail = torch.log(2 * torch.minimum(lower, upper))
+    return loc + scale * torch.where(lower < upper, tail, -tail)
+
+
+def _laplace_crps(value: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
+    t = _unit(value, loc, scale).abs()
+    return scale * (t + torch.exp(-t) - 0.75)
+
+
+LAPLACE = Family(
+    parameters=("loc", "scale"),
+    log_cdf=lambda value, loc, scale: _laplace_log_cdf(_unit(value, loc, scale)),
+    log_survival=lambda value, loc, scale: _laplace_log_cdf(-_unit(value, loc, scale)),
+    quantile=_laplace_quantile,
+    log_prob=lambda value, loc, scale: -_unit(value, loc, scale).abs() - torch.log(2 * scale),
+    crps=_laplace_crps,
+    location="loc",
+)
+
+
+def _logistic_log_prob(value: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
+    t = _unit(value, loc, scale)
+    return logsigmoid(t) + logsigmoid(-t) - scale.log()
+
+
+def _logistic_crps(value: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
+    t = _unit(value, loc, scale)
+    return scale * (t - 2 * logsigmoid(t) - 1)
+
+
+LOGISTIC = Family(
+    parameters=("loc", "scale"),
+    log_cdf=lambda value, loc, scale: logsigmoid(_unit(value, loc, scale)),
+    log_survival=lambda value, loc, scale: logsigmoid(-_unit(value, loc, scale)),
+    quantile=lambda lower, upper, loc, scale: loc + scale * (lower.log() - upper.log()),
+    log_prob=_logistic_log_prob,
+    crps=_logistic_crps,
+    location="loc",
+)
+
+
+def _cauchy_log_lower(t: Tensor) -> Tensor:
+    r"""Log-CDF for :math:`t \le -1`: the angle :math:`\arctan(u)` with u = -1/t, as u times a factor near one."""
+    u = -1 / t
+    small = u < 1e-4
+    wide = torch.where(small, 1.0, u)
+    factor = torch.where(small, 1 - u.square() / 3, torch.atan(wide) / wide)
+    return u.log() + factor.log() - math.log(math.pi)
+
+
+def _cauchy_log_cdf(t: Tensor) -> Tensor:
+    lower = _cauchy_log_lower(t.clamp(max=-1))
+    middle = torch.log(0.5 + torch.atan(t.clamp(-1, 1)) / math.pi)
+    upper = torch.log1p(-torch.exp(_cauchy_log_lower(-t.clamp(min=1))))
+    return torch.where(t < -1, lower, torch.where(t <= 1, middle, upper))
+
+
+def _cauchy_log_prob(value: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
+    t = _unit(value, loc, scale).abs()
+    inner = torch.log1p(t.clamp(max=1).square())
+    outer = 2 * t.clamp(min=1).log() + torch.log1p(t.clamp(min=1).pow(-2))
+    return -torch.where(t < 1, inner, outer) - scale.log() - math.log(math.pi)
+
+
+def _cauchy_quantile(lower: Tensor, upper: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
+    tail = -1 / torch.tan(math.pi * torch.minimum(lower, upper))
+    return loc + scale * torch.where(lower < upper, tail, -tail)
+
+
+CAUCHY = Family(
+    parameters=("loc", "scale"),
+    log_cdf=lambda value, loc, scale: _cauchy_log_cdf(_unit(value, loc, scale)),
+    log_survival=lambda value, loc, scale: _cauchy_log_cdf(-_unit(value, loc, scale)),
+    quantile=_cauchy_quantile,
+    log_prob=_cauchy_log_prob,
+    location="loc",
+)
+
+
+def _gumbel_log_prob(value: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
+    t = _unit(value, loc, scale)
+    return -t - torch.exp(-t) - scale.log()
+
+
+def _gumbel_quantile(lower: Tensor, upper: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
+    minus_log = torch.where(lower < upper, -lower.log(), -torch.log1p(-upper))
+    return loc - scale * minus_log.log()
+
+
+GUMBEL = Family(
+    parameters=("loc", "scale"),
+    log_cdf=lambda value, loc, scale: -torch.exp(-_unit(value, loc, scale)),
+    log_survival=lambda value, loc, scale: log1mexp_of_log(-_unit(value, loc, scale)),
+    quantile=_gumbel_quantile,
+    log_prob=_gumbel_log_prob,
+    location="loc",
+)
+
+register(distributions.Normal, NORMAL)
+register(distributions.Laplace, LAPLACE)
+register(Logistic, LOGISTIC)
+register(distributions.Cauchy, CAUCHY)
+register(distributions.Gumbel, GUMBEL)

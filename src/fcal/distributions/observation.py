@@ -1,0 +1,207 @@
+"""Targets beside what was predicted of them: checked, missing ones hidden, precision widened."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, constraints
+
+from fcal._checks import (
+    check_pair,
+    check_valid_mask,
+    check_values,
+    check_weight,
+    is_tracing,
+)
+from fcal.distributions.law import Law, law_of
+
+
+@dataclass(frozen=True)
+class Observation:
+    """A batch ready for formulas.
+
+    Attributes:
+        law: The prediction; hidden elements carry the parameters of the first valid one.
+        target: Targets, hidden ones replaced likewise.
+        valid: True where an element counts; None where all do. An element is a scalar, or a row of a vector family.
+            Shape of the targets without the family's own event dimension.
+        weight: Weights of the elements, zero where hidden; None where all count alike. Shaped like ``valid``.
+        dtype: What results are returned in: that of the inputs, float32 at least.
+        row_dims: Number of leading dimensions that ``log_prob`` of the prediction keeps.
+    """
+
+    law: Law
+    target: Tensor
+    valid: Tensor | None
+    weight: Tensor | None
+    dtype: torch.dtype
+    row_dims: int
+
+    def elements(self) -> torch.Size:
+        """Shape of the elements."""
+        return self.target.shape[: self.target.dim() - self.law.family.event_dim]
+
+    def event_size(self) -> int:
+        """Number of elements that one ``log_prob`` of the prediction adds up."""
+        return self.elements()[self.row_dims :].numel()
+
+    def total_weight(self) -> Tensor:
+        """Sum of the weights; the number of elements that count where there are none."""
+        if self.weight is not None:
+            return self.weight.sum()
+        if self.valid is not None:
+            return self.valid.sum(dtype=torch.float64)
+        return torch.tensor(float(self.elements().numel()), dtype=torch.float64, device=self.target.device)
+
+    def hide(self, values: Tensor, fill: float) -> Tensor:
+        """Put ``fill`` where an element does not count; such elements get no gradient."""
+        if self.valid is None:
+            return values
+        return torch.where(_aligned(self.valid, values.dim() - self.valid.dim()), values, fill)
+
+
+class _Widen(torch.autograd.Function):
+    """Cast up; on the way back a gradient beyond the narrow type's range becomes its largest number, not infinity."""
+
+    @staticmethod
+    def forward(value: Tensor, dtype: torch.dtype) -> Tensor:
+        return value.to(dtype)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, torch.dtype], output: Tensor) -> None:
+        ctx.narrow = inputs[0].dtype
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        largest = torch.finfo(ctx.narrow).max
+        return grads[0].clamp(-largest, largest).to(ctx.narrow), None
+
+
+def observe(
+    pred: Distribution,
+    target: Tensor,
+    *,
+    valid_mask: Tensor | None = None,
+    weight: Tensor | None = None,
+) -> Observation:
+    """Check a prediction and its targets and bring them into the form that the formulas take.
+
+    Raises:
+        TypeError: Wrong types or dtypes, or a family that is not registered.
+        ValueError: Shapes or devices that do not fit, or parameters, targets or weights out of their range.
+    """
+    check_pair(pred, target)
+    law = law_of(pred)
+    check_devices(law, target)
+    dtype = result_dtype(law, target)
+    event_dim = law.family.event_dim
+    elements = target.shape[: target.dim() - event_dim]
+    rows = target.shape[: target.dim() - len(pred.event_shape)]
+    valid = _valid_elements(valid_mask, target, elements, rows)
+    if weight is not None:
+        weight, valid = _element_weight(weight, target, elements, rows, valid)
+    if valid is not None and valid.numel():
+        law, target = _hide_missing(law, target, valid)
+    if valid is None or is_tracing() or bool(valid.any()):
+        _check_values_of(law, target)
+    work = dtype if law.family.native and not law.transforms else torch.float64
+    return Observation(
+        law=law.map(lambda p, _: _widened(p, work)),
+        target=_widened(target, work),
+        valid=valid,
+        weight=weight,
+        dtype=dtype,
+        row_dims=len(rows),
+    )
+
+
+def result_dtype(law: Law, target: Tensor) -> torch.dtype:
+    """Dtype of results: the widest of the inputs, but at least float32."""
+    dtype = target.dtype
+    for parameter in law.parameters:
+        dtype = torch.promote_types(dtype, parameter.dtype)
+    return torch.promote_types(dtype, torch.float32)
+
+
+def check_devices(law: Law, target: Tensor) -> None:
+    """A prediction and its targets live on one device (0-dimensional tensors may live anywhere)."""
+    for name, parameter in zip(law.family.parameters, law.parameters, strict=True):
+        if parameter.device != target.device and parameter.dim():
+            raise ValueError(
+                f"expected `target` on the device of `pred.{name}`, {parameter.device}, got {target.device}"
+            )
+
+
+def _widened(value: Tensor, dtype: torch.dtype) -> Tensor:
+    if value.dtype == dtype:
+        return value
+    wide: Tensor = _Widen.apply(value, dtype)
+    return wide
+
+
+def _aligned(mask: Tensor, extra_dims: int) -> Tensor:
+    """Append dimensions so that a mask of elements broadcasts over what follows them."""
+    return mask.reshape(mask.shape + (1,) * extra_dims)
+
+
+def _valid_elements(valid_mask: Tensor | None, target: Tensor, elements: torch.Size, rows: torch.Size) -> Tensor | None:
+    missing = torch.isnan(target)
+    if valid_mask is None and not is_tracing() and not bool(missing.any()):
+        return None
+    valid = ~missing
+    if valid_mask is not None:
+        mask = check_valid_mask(valid_mask, target, rows)
+        valid = valid & _aligned(mask, target.dim() - mask.dim())
+    return valid if valid.shape == elements else valid.all(-1)
+
+
+def _element_weight(
+    weight: Tensor, target: Tensor, elements: torch.Size, rows: torch.Size, valid: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    checked = check_weight(weight, target, rows).detach().to(torch.float64)
+    if checked.dim() > len(elements):
+        raise ValueError(f"expected `weight` of shape {tuple(elements)}, one per row, got {tuple(checked.shape)}")
+    checked = _aligned(checked, len(elements) - checked.dim()).expand(elements)
+    if valid is not None:
+        checked = torch.where(valid, checked, 0.0)
+    check_values("weight", "finite and >= 0", checked, (checked >= 0) & torch.isfinite(checked))
+    counts = checked > 0
+    return checked, counts if valid is None else valid & counts
+
+
+def _hide_missing(law: Law, target: Tensor, valid: Tensor) -> tuple[Law, Tensor]:
+    first = valid.reshape(-1).to(torch.uint8).argmax()
+
+    def hide(value: Tensor, event_dim: int) -> Tensor:
+        event = value.shape[value.dim() - event_dim :]
+        if value.shape[: value.dim() - event_dim].numel() == 1:
+            return value  # shared by all elements, so never hidden
+        full = value.expand(valid.shape + event)
+        fill = full.reshape(-1, *event)[first].detach()
+        return torch.where(_aligned(valid, event_dim), full, fill)
+
+    return law.map(hide), hide(target, law.family.event_dim)
+
+
+def _check_values_of(law: Law, target: Tensor) -> None:
+    if is_tracing():
+        return
+    known = law.kind.arg_constraints
+    for name, parameter in zip(law.family.parameters, law.parameters, strict=True):
+        value = parameter.detach()
+        check_values(f"pred.{name}", "finite", value, torch.isfinite(value))
+        constraint = known.get(name) if isinstance(known, dict) else None
+        if constraint is not None and not constraints.is_dependent(constraint):
+            good = constraint.check(value)
+            shown = value if good.shape == value.shape else value.diagonal(dim1=-2, dim2=-1).amin(-1)
+            check_values(f"pred.{name}", _requirement(constraint), shown, good)
+    check_values("target", "finite (NaN where missing)", target.detach(), torch.isfinite(target))
+
+
+def _requirement(constraint: Any) -> str:
+    if constraint is constraints.positive:
+        return "> 0"
+    if constraint is constraints.lower_cholesky:
+        return "lower-triangular with a positive diagonal"
+    return str(constraint)

@@ -1,0 +1,138 @@
+"""Families on the half line or an interval: LogNormal, Weibull, Exponential, HalfNormal, Uniform."""
+
+import math
+
+import torch
+from torch import Tensor, distributions
+
+from fcal.distributions.family import Family, register
+from fcal.distributions.tails import log1mexp_of_log, log_normal_cdf, normal_quantile
+
+_LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
+_SQRT_HALF = math.sqrt(0.5)
+
+
+def _cumulative_hazard(lower: Tensor, upper: Tensor) -> Tensor:
+    """Minus the log of the survival, from whichever tail is exact."""
+    return torch.where(lower < upper, -torch.log1p(-lower), -upper.log())
+
+
+def _lognormal_z(value: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
+    return (value.log() - loc) / scale
+
+
+def _lognormal_log_prob(value: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
+    return -0.5 * _lognormal_z(value, loc, scale).square() - (scale * value).log() - _LOG_SQRT_2PI
+
+
+def _lognormal_crps(value: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
+    z = _lognormal_z(value, loc, scale)
+    mean = torch.exp(loc + scale.square() / 2)
+    below = log_normal_cdf(z - scale).exp() - log_normal_cdf(-scale * _SQRT_HALF).exp()
+    return value * torch.erf(z * _SQRT_HALF) - 2 * mean * below
+
+
+LOG_NORMAL = Family(
+    parameters=("loc", "scale"),
+    log_cdf=lambda value, loc, scale: log_normal_cdf(_lognormal_z(value, loc, scale)),
+    log_survival=lambda value, loc, scale: log_normal_cdf(-_lognormal_z(value, loc, scale)),
+    quantile=lambda lower, upper, loc, scale: torch.exp(loc + scale * normal_quantile(lower, upper)),
+    log_prob=_lognormal_log_prob,
+    residual=_lognormal_z,
+    crps=_lognormal_crps,
+    location="loc",
+)
+
+
+def _weibull_log_hazard(value: Tensor, scale: Tensor, concentration: Tensor) -> Tensor:
+    return concentration * (value.log() - scale.log())
+
+
+def _weibull_log_prob(value: Tensor, scale: Tensor, concentration: Tensor) -> Tensor:
+    log_hazard = _weibull_log_hazard(value, scale, concentration)
+    return concentration.log() + log_hazard - value.log() - log_hazard.exp()
+
+
+WEIBULL = Family(
+    parameters=("scale", "concentration"),
+    log_cdf=lambda value, scale, k: log1mexp_of_log(_weibull_log_hazard(value, scale, k)),
+    log_survival=lambda value, scale, k: -_weibull_log_hazard(value, scale, k).exp(),
+    quantile=lambda lower, upper, scale, k: scale * _cumulative_hazard(lower, upper).pow(1 / k),
+    log_prob=_weibull_log_prob,
+)
+
+
+def _exponential_crps(value: Tensor, rate: Tensor) -> Tensor:
+    cdf = -torch.expm1(-rate * value.clamp(min=0))
+    return value.abs() + (0.5 - 2 * cdf) / rate
+
+
+EXPONENTIAL = Family(
+    parameters=("rate",),
+    log_cdf=lambda value, rate: log1mexp_of_log(rate.log() + value.log()),
+    log_survival=lambda value, rate: -rate * value,
+    quantile=lambda lower, upper, rate: _cumulative_hazard(lower, upper) / rate,
+    log_prob=lambda value, rate: rate.log() - rate * value,
+    crps=_exponential_crps,
+)
+
+
+def _halfnormal_log_cdf(value: Tensor, scale: Tensor) -> Tensor:
+    x = _SQRT_HALF * value / scale
+    near = torch.log(torch.erf(x.clamp(max=1)))
+    far = torch.log1p(-torch.erfc(x.clamp(min=1)))
+    return torch.where(x < 1, near, far)
+
+
+def _halfnormal_quantile(lower: Tensor, upper: Tensor, scale: Tensor) -> Tensor:
+    near = torch.erfinv(lower.clamp(max=0.5)) / _SQRT_HALF
+    far = -torch.special.ndtri(upper.clamp(max=0.5) / 2)
+    return scale * torch.where(lower < upper, near, far)
+
+
+def _halfnormal_log_prob(value: Tensor, scale: Tensor) -> Tensor:
+    return math.log(2) - 0.5 * (value / scale).square() - scale.log() - _LOG_SQRT_2PI
+
+
+def _halfnormal_crps(value: Tensor, scale: Tensor) -> Tensor:
+    x = value.clamp(min=0) / scale
+    density = torch.exp(-0.5 * x.square() - _LOG_SQRT_2PI)
+    inside = x * (2 * torch.erf(x * _SQRT_HALF) - 1) + 4 * density - 2 / math.sqrt(math.pi)
+    return scale * inside + (-value).clamp(min=0)
+
+
+HALF_NORMAL = Family(
+    parameters=("scale",),
+    log_cdf=_halfnormal_log_cdf,
+    log_survival=lambda value, scale: math.log(2) + log_normal_cdf(-value / scale),
+    quantile=_halfnormal_quantile,
+    log_prob=_halfnormal_log_prob,
+    crps=_halfnormal_crps,
+)
+
+
+def _uniform_quantile(lower: Tensor, upper: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    return torch.where(lower < upper, low + lower * (high - low), high - upper * (high - low))
+
+
+def _uniform_crps(value: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    width = high - low
+    inside = torch.minimum(torch.maximum(value, low), high)
+    x = (inside - low) / width
+    return (value - inside).abs() + width * (x.square() - x + 1 / 3)
+
+
+UNIFORM = Family(
+    parameters=("low", "high"),
+    log_cdf=lambda value, low, high: (value - low).log() - (high - low).log(),
+    log_survival=lambda value, low, high: (high - value).log() - (high - low).log(),
+    quantile=_uniform_quantile,
+    log_prob=lambda value, low, high: -(high - low).log().expand(value.shape),
+    crps=_uniform_crps,
+)
+
+register(distributions.LogNormal, LOG_NORMAL)
+register(distributions.Weibull, WEIBULL)
+register(distributions.Exponential, EXPONENTIAL)
+register(distributions.HalfNormal, HALF_NORMAL)
+register(distributions.Uniform, UNIFORM)

@@ -1,0 +1,31 @@
+"""What a loss is called with."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from fcal.distributions import Observation, law_of, observe, result_dtype
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A prediction, its targets, and which of them count how much."""
+
+    pred: Distribution
+    target: Tensor
+    valid_mask: Tensor | None
+    weight: Tensor | None
+
+    def device(self) -> torch.device:
+        """Where the targets live, also when they turn out not to be a tensor."""
+        return self.target.device if isinstance(self.target, Tensor) else torch.device("cpu")
+
+    def dtype(self) -> torch.dtype:
+        """Dtype of the loss: that of the inputs, float32 at least."""
+        return result_dtype(law_of(self.pred), self.target)
+
+    def observe(self) -> Observation:
+        """The batch, checked and with what is missing hidden."""
+        return observe(self.pred, self.target, valid_mask=self.valid_mask, weight=self.weight)

@@ -1,0 +1,119 @@
+"""The task's loss and a calibration loss as one objective."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from fcal._checks import check_integer, check_number, check_pair, is_tracing
+from fcal._registry import Registry
+from fcal.constraints import BatchSums, Scalar
+from fcal.losses.batch import Batch
+from fcal.losses.fcal_loss import FCalLoss
+from fcal.losses.one_pass import evaluate
+from fcal.losses.rivals import NLLLoss
+
+_FORMS: Registry[Callable[[Any, Any, Any], Any]] = Registry("form")
+_FORMS.add("convex", lambda task, calibration, lam: (1 - lam) * task + lam * calibration)
+_FORMS.add("additive", lambda task, calibration, lam: task + lam * calibration)
+
+
+class CombinedLoss(nn.Module):
+    r"""Task loss and calibration loss, weighted by :math:`\lambda`.
+
+    .. math:: (1 - \lambda) \, L_{task} + \lambda \, L_{cal} \quad\text{(convex)} \qquad
+        L_{task} + \lambda \, L_{cal} \quad\text{(additive)}
+
+    Negative log-likelihood and an exact f-Cal loss share one pass over the batch.
+
+    Args:
+        calibration: The calibration loss; ``FCalLoss()`` where None.
+        task: Any callable ``(pred, target, *, valid_mask, weight) -> scalar``; the mean negative log-likelihood where
+            None.
+        lam: Weight :math:`\lambda`: within [0, 1] in the convex form, non-negative in the additive one.
+        form: ``"convex"`` or ``"additive"``.
+        warmup_steps: Number of training steps over which the weight grows linearly from 0 to ``lam``. A step is a
+            forward call in training mode; the count is part of the state dict.
+
+    Example:
+        >>> from torch.distributions import Normal
+        >>> pred, target = Normal(torch.zeros(4), torch.ones(4)), torch.tensor([-1.0, 1.0, -2.0, 2.0])
+        >>> fcal.losses.CombinedLoss(fcal.FCalLoss(df=2), lam=0.5)(pred, target)
+        tensor(2.2347)
+        >>> 0.5 * fcal.nll(pred, target).mean() + 0.5 * fcal.FCalLoss(df=2)(pred, target)
+        tensor(2.2347)
+    """
+
+    step: Tensor
+    task: Callable[..., Tensor] | None
+    _mix: Callable[..., Any]
+
+    def __init__(
+        self,
+        calibration: nn.Module | None = None,
+        *,
+        task: Callable[..., Tensor] | None = None,
+        lam: float = 0.5,
+        form: str = "convex",
+        warmup_steps: int = 0,
+    ) -> None:
+        super().__init__()
+        self.calibration = FCalLoss() if calibration is None else calibration
+        self.task = task
+        self.form = form
+        self._mix = _FORMS[form]
+        self.lam = check_number("lam", lam, low=0.0, high=1.0 if form == "convex" else float("inf"))
+        self.warmup_steps = check_integer("warmup_steps", warmup_steps, at_least=0)
+        self.register_buffer("step", torch.zeros((), dtype=torch.int64))
+
+    def current_lam(self) -> Tensor | float:
+        """The weight of the calibration loss at this step."""
+        if not self.warmup_steps:
+            return self.lam
+        return self.lam * (self.step.to(torch.float64) / self.warmup_steps).clamp(max=1.0)
+
+    def forward(
+        self,
+        pred: Distribution,
+        target: Tensor,
+        *,
+        valid_mask: Tensor | None = None,
+        weight: Tensor | None = None,
+    ) -> Tensor:
+        """The objective of a batch; arguments as for :class:`fcal.FCalLoss`."""
+        batch = Batch(pred, target, valid_mask, weight)
+        lam = self.current_lam()
+        loss = self._in_one_pass(batch, lam) if self._shares_a_pass() else self._term_by_term(batch, lam)
+        if self.training and self.warmup_steps:
+            self.step += 1
+        return loss
+
+    def _shares_a_pass(self) -> bool:
+        return self.task is None and isinstance(self.calibration, FCalLoss) and self.calibration.estimator == "exact"
+
+    def _in_one_pass(self, batch: Batch, lam: Tensor | float) -> Tensor:
+        criterion = self.calibration
+        assert isinstance(criterion, FCalLoss)
+        weight = lam if is_tracing() else float(lam)
+        coordinates = batch.pred.event_shape.numel()
+
+        def objective(sums: BatchSums[Scalar]) -> Scalar:
+            return self._mix(sums.nll * coordinates / sums.total, criterion.of_sums(sums), weight)
+
+        plan = criterion.plan()
+        by = None if plan.by is None else (*plan.by, "nll")
+        return evaluate(batch, replace(plan, objective=objective, by=by, with_nll=True))
+
+    def _term_by_term(self, batch: Batch, lam: Tensor | float) -> Tensor:
+        check_pair(batch.pred, batch.target)
+        task = NLLLoss(sync=getattr(self.calibration, "sync", True)) if self.task is None else self.task
+        beside = {"valid_mask": batch.valid_mask, "weight": batch.weight}
+        terms = task(batch.pred, batch.target, **beside), self.calibration(batch.pred, batch.target, **beside)
+        return self._mix(*terms, lam).to(batch.dtype())
+
+    def extra_repr(self) -> str:
+        """The options, for ``print``."""
+        return f"lam={self.lam}, form={self.form!r}, warmup_steps={self.warmup_steps}"

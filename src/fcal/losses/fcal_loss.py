@@ -1,0 +1,192 @@
+"""The f-Cal loss: how far a batch's residuals are from the law they must follow."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from fcal import divergences
+from fcal._checks import check_flag, check_integer
+from fcal._ranks import world_size
+from fcal._registry import Registry
+from fcal.constraints import (
+    BatchSums,
+    Moments,
+    Scalar,
+    moments_of_q,
+    moments_of_z,
+    sampled_moments_of_q,
+    traced_sums,
+)
+from fcal.losses.batch import Batch
+from fcal.losses.one_pass import Plan, evaluate
+from fcal.residuals import residuals_of
+
+
+class FCalLoss(nn.Module):
+    r"""Divergence between the law of a batch's standardised residuals and the law they must follow.
+
+    If the predictions are right, residuals :math:`z` are standard normal and sums :math:`q` of K of their squares are
+    chi-squared. The loss fits a normal law to q (or z) and returns its divergence from the target N(K, 2K) (or
+    N(0, 1)). With :math:`m` the mean and :math:`s^2` the variance of :math:`z^2` over the batch, the default is
+
+    .. math:: \frac{W_2^2}{2K} = \frac K2 (m - 1)^2 + \left( \frac{s}{\sqrt 2} - 1 \right)^2
+
+    Args:
+        divergence: A name from :func:`fcal.divergences.names`.
+        df: Degrees of freedom :math:`K`. The exact loss needs no draws of K residuals: there K only weighs "the mean of
+            z^2 is 1" against "the variance of z^2 is 2".
+        on: ``"q"`` for the hyper-constraints, ``"z"`` for the residuals themselves (which sees a bias that q
+            cannot), ``"both"`` for the sum of the two divergences.
+        estimator: ``"exact"``, the closed form, or ``"sampled"``, the paper's random draws (of q; z never needs any).
+        finite_batch: Remove the factor 1 - K/N that drawing from a finite batch puts on the variance of q. Without
+            removing it, the loss is minimal for predictions that are wrong by that factor.
+        draws: Number of draws of the sampled estimator.
+        generator: Source of randomness of the sampled estimator; torch's default where None.
+        detach_mean: Let no gradient of this loss reach the predicted location, only the spread.
+        sync: Under ``torch.distributed``, take the batch of all ranks together. Every rank must then call the loss,
+            also with an empty batch. False: each rank its own batch, for instance to validate on one rank.
+
+    Shape:
+        ``pred`` and ``target`` of the same shape; scalar result of the inputs' dtype, float32 at least.
+
+    Note:
+        The loss couples the elements of a batch, so accumulating gradients over micro-batches is not the same as one
+        large batch. It is once differentiable. Under ``torch.compile`` values are not checked.
+
+    Example:
+        >>> from torch.distributions import Normal
+        >>> target = torch.tensor([-1.0, 1.0, -2.0, 2.0])
+        >>> criterion = fcal.FCalLoss(divergence="wasserstein", df=2)
+        >>> criterion(Normal(torch.zeros(4), torch.ones(4)), target)  # mean of z^2 is 2.5, its variance 3
+        tensor(2.3005)
+        >>> loss = 0.5 * fcal.nll(Normal(torch.zeros(4), torch.ones(4)), target).mean() + 0.5 * _
+    """
+
+    def __init__(
+        self,
+        divergence: str = "wasserstein",
+        df: int = 75,
+        *,
+        on: str = "q",
+        estimator: str = "exact",
+        finite_batch: bool = True,
+        draws: int = 100,
+        generator: torch.Generator | None = None,
+        detach_mean: bool = False,
+        sync: bool = True,
+    ) -> None:
+        super().__init__()
+        self.divergence = divergence
+        self._divergence = divergences.by_name(divergence)
+        self.df = check_integer("df", df, at_least=1)
+        self.on = on
+        self._constraints = _CONSTRAINTS[on]
+        self.estimator = estimator
+        self._estimator = _ESTIMATORS[estimator]
+        self.finite_batch = check_flag("finite_batch", finite_batch)
+        self.draws = check_integer("draws", draws, at_least=2)
+        if not (generator is None or isinstance(generator, torch.Generator)):
+            raise TypeError(f"expected `generator` a torch.Generator, got {type(generator).__name__}")
+        self.generator = generator
+        self.detach_mean = check_flag("detach_mean", detach_mean)
+        self.sync = check_flag("sync", sync)
+
+    def forward(
+        self,
+        pred: Distribution,
+        target: Tensor,
+        *,
+        valid_mask: Tensor | None = None,
+        weight: Tensor | None = None,
+    ) -> Tensor:
+        """The loss of a batch.
+
+        Args:
+            pred: Prediction of any registered family.
+            target: Targets, shaped like the prediction's samples; NaN where missing.
+            valid_mask: True where a target counts; shaped like ``target`` or its rows.
+            weight: Non-negative weights, shaped like ``target`` or its rows; constants for autograd.
+
+        Returns:
+            A non-negative scalar, zero when the batch's moments are those of the target law.
+        """
+        return self._estimator(self, Batch(pred, target, valid_mask, weight))
+
+    def plan(self) -> Plan:
+        """How the exact loss is computed."""
+        return Plan(
+            objective=self.of_sums,
+            by=_DEPENDS_ON[self.on] if divergences.takes_numbers(self._divergence) else None,
+            detach_mean=self.detach_mean,
+            with_nll=False,
+            sync=self.sync,
+            least_count=0 if self.finite_batch or self.on == "z" else self.df,
+        )
+
+    def of_sums(self, sums: BatchSums[Scalar]) -> Scalar:
+        """The loss in closed form."""
+        parts = []
+        if "q" in self._constraints:
+            parts.append(self._distance(moments_of_q(sums, self.df, finite_batch=self.finite_batch), self.df))
+        if "z" in self._constraints:
+            parts.append(self._distance(moments_of_z(sums), None))
+        return parts[0] if len(parts) == 1 else parts[0] + parts[1]
+
+    def _distance(self, fitted: Moments[Scalar], df: int | None) -> Scalar:
+        distance: Scalar = self._divergence(fitted.mean, fitted.variance, df)
+        return distance
+
+    def extra_repr(self) -> str:
+        """The options, for ``print``."""
+        return f"{self.divergence!r}, df={self.df}, on={self.on!r}, estimator={self.estimator!r}"
+
+
+def _exact(loss: FCalLoss, batch: Batch) -> Tensor:
+    return evaluate(batch, loss.plan())
+
+
+def _sampled(loss: FCalLoss, batch: Batch) -> Tensor:
+    if loss.sync and world_size() > 1:
+        raise ValueError("expected `estimator` 'exact' (or sync=False) under torch.distributed, got 'sampled'")
+    z, weight = _valid_residuals(batch, detach_mean=loss.detach_mean)
+    if z.numel() < max(loss.df, 2):
+        raise ValueError(f"expected at least {max(loss.df, 2)} valid targets to draw `df` from, got {z.numel()}")
+    parts = []
+    if "q" in loss._constraints:
+        moments = sampled_moments_of_q(
+            z, loss.df, loss.draws, weight=weight, finite_batch=loss.finite_batch, generator=loss.generator
+        )
+        parts.append(loss._distance(moments, loss.df))
+    if "z" in loss._constraints:
+        parts.append(loss._distance(moments_of_z(BatchSums(*traced_sums(z, weight).unbind())), None))
+    return torch.stack(parts).sum().to(batch.dtype())
+
+
+def _valid_residuals(batch: Batch, *, detach_mean: bool) -> tuple[Tensor, Tensor | None]:
+    """Residuals that count, in one row, and their weights."""
+    observation = batch.observe()
+    if detach_mean:
+        observation = replace(observation, law=observation.law.detach_location())
+    z, weight = residuals_of(observation), observation.weight
+    if weight is not None:
+        weight = weight.reshape(weight.shape + (1,) * (z.dim() - weight.dim())).expand(z.shape)
+    if observation.valid is None:
+        return z.reshape(-1), None if weight is None else weight.reshape(-1)
+    valid = observation.valid
+    return z[valid].reshape(-1), None if weight is None else weight[valid].reshape(-1)
+
+
+_CONSTRAINTS: Registry[tuple[str, ...]] = Registry("on")
+_CONSTRAINTS.add("q", ("q",))
+_CONSTRAINTS.add("z", ("z",))
+_CONSTRAINTS.add("both", ("q", "z"))
+
+_DEPENDS_ON = {"q": ("square", "fourth"), "z": ("z", "square"), "both": ("z", "square", "fourth")}
+
+Estimator = Callable[[FCalLoss, Batch], Tensor]
+_ESTIMATORS: Registry[Estimator] = Registry("estimator")
+_ESTIMATORS.add("exact", _exact)
+_ESTIMATORS.add("sampled", _sampled)

@@ -1,0 +1,51 @@
+"""Losses that are a mean over elements, and how that mean is taken over masks, weights and ranks."""
+
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from fcal._checks import check_flag, check_values, is_tracing
+from fcal._ranks import sum_over_ranks
+from fcal.distributions import Observation, law_of, result_dtype
+from fcal.losses.batch import Batch
+
+
+class MeanLoss(nn.Module):
+    """Base of losses that average :meth:`element_loss` over the elements that count, of all ranks together.
+
+    Args:
+        sync: Under ``torch.distributed``, average over all ranks; every rank must then call the loss.
+    """
+
+    def __init__(self, *, sync: bool = True) -> None:
+        super().__init__()
+        self.sync = check_flag("sync", sync)
+
+    def element_loss(self, observation: Observation) -> Tensor:
+        """Loss of every element, unreduced; hidden elements may hold anything."""
+        raise NotImplementedError
+
+    def forward(
+        self,
+        pred: Distribution,
+        target: Tensor,
+        *,
+        valid_mask: Tensor | None = None,
+        weight: Tensor | None = None,
+    ) -> Tensor:
+        """The loss of a batch; arguments as for :class:`fcal.FCalLoss`."""
+        batch = Batch(pred, target, valid_mask, weight)
+        local = partial(self._local_sums, batch)
+        total, count = (sum_over_ranks(local, size=2, device=batch.device()) if self.sync else local()).unbind()
+        if not is_tracing():
+            check_values("target", "with at least 1 value that counts; total weight", count, count > 0)
+        return (total / count).to(result_dtype(law_of(pred), target))
+
+    def _local_sums(self, batch: Batch) -> Tensor:
+        observation = batch.observe()
+        values = observation.hide(self.element_loss(observation), 0.0).to(torch.float64)
+        if observation.weight is not None:
+            values = values * observation.weight
+        return torch.stack([observation.event_size() * values.sum(), observation.total_weight()])

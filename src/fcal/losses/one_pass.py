@@ -1,0 +1,235 @@
+"""Any objective that depends on a batch through its sums: one pass forward, one back, the same over all ranks."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fcal._checks import check_pair, is_tracing
+from fcal._ranks import all_reduced, sum_over_ranks, world_size
+from fcal.constraints import (
+    SIZE,
+    BatchSums,
+    SumInputs,
+    SumOptions,
+    batch_slopes,
+    batch_sums,
+    traced_sums,
+)
+from fcal.distributions import NORMAL, Law, Observation, check_devices, law_of, observe, result_dtype
+from fcal.losses.batch import Batch
+from fcal.losses.scalar_stage import Objective, value_and_slopes
+from fcal.residuals import residuals_of
+from fcal.scores import element_nll
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What to compute of a batch.
+
+    Attributes:
+        objective: A smooth function of the batch's sums.
+        by: Names of the sums it depends on, if it takes complex numbers; None if it takes only tensors.
+        detach_mean: Let only the likelihood's gradient reach the predicted location.
+        with_nll: Whether the objective needs the likelihood.
+        sync: Sum over all ranks.
+        least_count: The effective number of targets that must count, beside more than one.
+    """
+
+    objective: Objective
+    by: tuple[str, ...] | None
+    detach_mean: bool
+    with_nll: bool
+    sync: bool
+    least_count: float
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """One pass over this rank's batch: what went in, how, and the sums that came out."""
+
+    inputs: SumInputs
+    options: SumOptions
+    nll: Tensor | None
+    sums: list[float]
+    dtype: torch.dtype
+
+
+def evaluate(batch: Batch, plan: Plan) -> Tensor:
+    """The objective of a batch, differentiable.
+
+    Raises:
+        ValueError: The batch is invalid, or fewer than two targets count.
+    """
+    if is_tracing():
+        return _traced(batch, plan)
+    run, sums = _run_on_all_ranks(batch, plan) if plan.sync and world_size() > 1 else _run_alone(batch, plan)
+    _check_count(sums, plan.least_count)
+    value, slopes = value_and_slopes(plan.objective, sums, plan.by)
+    outcome = torch.tensor(value, dtype=torch.float64, device=run.inputs.target.device).to(run.dtype)
+    loss: Tensor = _Known.apply(*run.inputs, run.nll, outcome, slopes, run.options, plan.sync)
+    return loss
+
+
+def _run_alone(batch: Batch, plan: Plan) -> tuple[_Pass, list[float]]:
+    run = _run(batch, plan)
+    return run, run.sums
+
+
+def _run_on_all_ranks(batch: Batch, plan: Plan) -> tuple[_Pass, list[float]]:
+    passes: list[_Pass] = []
+
+    def local() -> Tensor:
+        passes.append(_run(batch, plan))
+        return torch.tensor(passes[0].sums, dtype=torch.float64, device=batch.device())
+
+    sums = sum_over_ranks(local, size=SIZE, device=batch.device()).tolist()
+    return passes[0], sums
+
+
+class _Known(torch.autograd.Function):
+    """A loss whose value and derivatives by the sums are known already; backward makes the second pass."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        target: Tensor,
+        loc: Tensor | None,
+        scale: Tensor | None,
+        weight: Tensor | None,
+        nll: Tensor | None,
+        outcome: Tensor,
+        slopes: list[float],
+        options: SumOptions,
+        sync: bool,
+    ) -> Tensor:
+        ctx.save_for_backward(target, loc, scale, weight)
+        ctx.slopes, ctx.options, ctx.sync = slopes, options, sync
+        return outcome
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        factor = (all_reduced(grads[0].to(torch.float64)) if ctx.sync else grads[0]).item()
+        slopes = [factor * slope for slope in ctx.slopes]
+        wanted = ctx.needs_input_grad
+        gradients = batch_slopes(SumInputs(*ctx.saved_tensors), ctx.options, slopes, wanted[:3])
+        by_nll = torch.tensor(slopes[-1], dtype=torch.float64, device=grads[0].device) if wanted[4] else None
+        return (*gradients, None, by_nll, None, None, None, None)
+
+
+def _run(batch: Batch, plan: Plan) -> _Pass:
+    if batch.valid_mask is None and batch.weight is None:
+        run = _optimistic_run(batch, plan)
+        if run is not None:
+            return run
+    observation = batch.observe()
+    if observation.valid is not None and not bool(observation.valid.any()):
+        return _empty_run(observation)
+    if _is_normal(observation.law):
+        return _normal_run(observation, plan)
+    return _general_run(observation, plan)
+
+
+def _optimistic_run(batch: Batch, plan: Plan) -> _Pass | None:
+    """Sums of a normal prediction without a look at single values; None if one of them needs that look.
+
+    A NaN, an infinity or an overflow anywhere makes a sum infinite or NaN, so the sums themselves are the check.
+    """
+    check_pair(batch.pred, batch.target)
+    law = law_of(batch.pred)
+    if not _is_normal(law) or not batch.target.numel():
+        return None
+    check_devices(law, batch.target)
+    low, high = torch.aminmax(law.parameters[1].detach())
+    if not (low.item() > 0 and high.item() < math.inf):
+        return None
+    dtype = result_dtype(law, batch.target)
+    run = _gaussian_pass(batch.target, law, None, plan, dtype, dtype)
+    return run if _is_finite(run) else None
+
+
+def _normal_run(observation: Observation, plan: Plan) -> _Pass:
+    weight = observation.weight if observation.weight is not None else observation.valid
+    for work in dict.fromkeys((observation.dtype, torch.float64)):
+        run = _gaussian_pass(observation.target, observation.law, weight, plan, work, observation.dtype)
+        if _is_finite(run):
+            break
+    return run
+
+
+def _gaussian_pass(
+    target: Tensor, law: Law, weight: Tensor | None, plan: Plan, work: torch.dtype, dtype: torch.dtype
+) -> _Pass:
+    options = SumOptions(dtype=work, detach_mean=plan.detach_mean, with_nll=plan.with_nll)
+    shape = target.shape
+    row, loc, scale = (_flat(tensor, shape) for tensor in (target, *law.parameters))
+    inputs = SumInputs(row, loc, scale, None if weight is None else _flat(weight, shape))
+    return _Pass(inputs, options, None, batch_sums(inputs, options), dtype)
+
+
+def _general_run(observation: Observation, plan: Plan) -> _Pass:
+    z, weight, nll = _residuals_and_nll(observation, plan)
+    inputs = SumInputs(_flat(z, z.shape), weight=None if weight is None else _flat(weight, z.shape))
+    sums = batch_sums(inputs, SumOptions())
+    if nll is not None:
+        sums[-1] = nll.item()
+    return _Pass(inputs, SumOptions(), nll, sums, observation.dtype)
+
+
+def _empty_run(observation: Observation) -> _Pass:
+    """Nothing, but hanging on the prediction, so that a rank without targets takes part in the backward pass."""
+    nothing = torch.cat([parameter.reshape(-1)[:0].to(torch.float64) for parameter in observation.law.parameters])
+    return _Pass(SumInputs(nothing), SumOptions(), None, [0.0] * SIZE, observation.dtype)
+
+
+def _residuals_and_nll(observation: Observation, plan: Plan) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Residuals, their weights and the weighted sum of the negative log-likelihoods."""
+    fixed = replace(observation, law=observation.law.detach_location()) if plan.detach_mean else observation
+    z = residuals_of(fixed)
+    weight = observation.weight if observation.weight is not None else observation.valid
+    if weight is not None and z.dim() > weight.dim():
+        weight = weight.unsqueeze(-1).expand(z.shape)
+    if not plan.with_nll:
+        return z, weight, None
+    scores = observation.hide(element_nll(observation), 0.0).to(torch.float64)
+    return z, weight, (scores if observation.weight is None else scores * observation.weight).sum()
+
+
+def _traced(batch: Batch, plan: Plan) -> Tensor:
+    """The same objective in plain operations, for torch.compile."""
+    observation = observe(batch.pred, batch.target, valid_mask=batch.valid_mask, weight=batch.weight)
+
+    def local() -> Tensor:
+        z, weight, nll = _residuals_and_nll(observation, plan)
+        sums = traced_sums(z, weight)
+        return sums if nll is None else torch.cat([sums[:-1], nll.reshape(1)])
+
+    sums = sum_over_ranks(local, size=SIZE, device=batch.device()) if plan.sync else local()
+    loss: Tensor = plan.objective(BatchSums(*sums.unbind()))
+    return loss.to(observation.dtype)
+
+
+def _check_count(sums: list[float], least: float) -> None:
+    """Enough targets count; with weights, as many as they are worth: (sum w)^2 / sum w^2."""
+    total, total_square = sums[:2]
+    effective = total * total / total_square if total_square else 0.0
+    if not effective > 1:
+        raise ValueError(f"expected `target` with at least 2 values that count, got {effective:g}")
+    if effective < least:
+        raise ValueError(f"expected at least `df` = {least:g} targets with finite_batch=False, got {effective:g}")
+
+
+def _flat(values: Tensor, shape: torch.Size) -> Tensor:
+    """One row of ``shape``'s elements; a tensor that is one already stays itself, at no cost to autograd."""
+    return values if values.shape == shape and values.dim() == 1 else values.expand(shape).reshape(-1)
+
+
+def _is_normal(law: Law) -> bool:
+    return law.family is NORMAL and not law.transforms
+
+
+def _is_finite(run: _Pass) -> bool:
+    return all(map(math.isfinite, run.sums))

@@ -1,0 +1,116 @@
+"""Losses that f-Cal is compared with: beta-NLL and the calibration loss of Feng et al."""
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from fcal._checks import check_flag, check_number, check_values
+from fcal._registry import Registry
+from fcal.distributions import Observation
+from fcal.losses.mean_loss import MeanLoss
+from fcal.scores import element_nll
+
+
+class NLLLoss(MeanLoss):
+    r"""Mean negative log-likelihood, the task's loss where nothing else is said.
+
+    The same number as ``fcal.nll(..., reduction="mean")``, over all ranks together.
+
+    Args:
+        sync: Under ``torch.distributed``, average over all ranks.
+
+    Example:
+        >>> from torch.distributions import Normal
+        >>> fcal.losses.NLLLoss()(Normal(torch.zeros(2), torch.ones(2)), torch.tensor([0.0, torch.nan]))
+        tensor(0.9189)
+    """
+
+    def element_loss(self, observation: Observation) -> Tensor:
+        """Negative log-likelihood of every element."""
+        return element_nll(observation)
+
+
+class BetaNLLLoss(MeanLoss):
+    r"""Negative log-likelihood weighted by the predicted variance, which autograd sees as a constant.
+
+    .. math:: \frac 1n \sum_i \lfloor \sigma_i^{2 \beta} \rfloor \, (-\log p(y_i))
+
+    Plain NLL (:math:`\beta = 0`) learns least where sigma is large; :math:`\beta = 1` weighs errors as the mean squared
+    error does.
+
+    Args:
+        beta: Within [0, 1].
+        sync: Under ``torch.distributed``, average over all ranks.
+
+    Reference:
+        Seitzer et al., "On the pitfalls of heteroscedastic uncertainty estimation with probabilistic neural
+        networks", ICLR 2022.
+
+    Example:
+        >>> from torch.distributions import Normal
+        >>> pred = Normal(torch.zeros(1), 2 * torch.ones(1))
+        >>> fcal.losses.BetaNLLLoss(beta=1.0)(pred, torch.zeros(1)) / fcal.nll(pred, torch.zeros(1)).mean()
+        tensor(4.)
+    """
+
+    def __init__(self, beta: float = 0.5, *, sync: bool = True) -> None:
+        super().__init__(sync=sync)
+        self.beta = check_number("beta", beta, low=0.0, high=1.0)
+
+    def element_loss(self, observation: Observation) -> Tensor:
+        """Weighted negative log-likelihood of every element."""
+        variance = observation.law.distribution().variance.detach()
+        if observation.law.family.event_dim:
+            variance = variance.mean(-1)
+        check_values("pred.variance", "finite", variance, variance.isfinite())
+        return variance.pow(self.beta) * element_nll(observation)
+
+
+class CalibrationLoss(MeanLoss):
+    r"""Pulls the predicted spread of every element to its actual error.
+
+    .. math:: \frac 1n \sum_i \left| \sigma_i^2 - (y_i - \mu_i)^2 \right|^p
+        \quad\text{or}\quad \frac 1n \sum_i \bigl| \sigma_i - |y_i - \mu_i| \bigr|^p
+
+    Add it to the likelihood by :class:`CombinedLoss`. The paper that proposed it does not state norm and power, so a
+    table should name its choice.
+
+    Args:
+        on: ``"variance"`` or ``"std"``.
+        p: 1 or 2.
+        detach_mean: Let no gradient of this loss reach the predicted mean.
+        sync: Under ``torch.distributed``, average over all ranks.
+
+    Reference:
+        Feng et al., "Can we trust you? On calibration of a probabilistic object detector for autonomous driving",
+        IROS workshop 2019.
+
+    Example:
+        >>> from torch.distributions import Normal
+        >>> fcal.losses.CalibrationLoss(on="std")(Normal(torch.zeros(1), torch.ones(1)), torch.tensor([3.0]))
+        tensor(2.)
+    """
+
+    def __init__(self, on: str = "variance", p: int = 1, *, detach_mean: bool = False, sync: bool = True) -> None:
+        super().__init__(sync=sync)
+        self.on = on
+        self._gap = _SPREADS[on]
+        if p not in (1, 2):
+            raise ValueError(f"expected `p` 1 or 2, got {p!r}")
+        self.p = p
+        self.detach_mean = check_flag("detach_mean", detach_mean)
+
+    def element_loss(self, observation: Observation) -> Tensor:
+        """Distance of every element's spread from its error, to the power p; the mean over a vector's coordinates."""
+        law = observation.law
+        pred = law.distribution()
+        mean, variance = pred.mean, pred.variance
+        check_values("pred.variance", "finite", variance.detach(), variance.isfinite())
+        error = observation.target - (mean.detach() if self.detach_mean else mean)
+        gap = self._gap(variance, error).abs().pow(self.p)
+        return gap.mean(-1) if law.family.event_dim else gap
+
+
+_SPREADS: Registry[Callable[[Tensor, Tensor], Tensor]] = Registry("on")
+_SPREADS.add("variance", lambda variance, error: variance - error.square())
+_SPREADS.add("std", lambda variance, error: variance.sqrt() - error.abs())
