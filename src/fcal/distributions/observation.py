@@ -171,14 +171,14 @@ def _element_weight(
 
 
 def _hide_missing(law: Law, target: Tensor, valid: Tensor) -> tuple[Law, Tensor]:
-    first = valid.reshape(-1).to(torch.uint8).argmax()
+    first = valid.reshape(-1).to(torch.uint8).argmax().reshape(1)
 
     def hide(value: Tensor, event_dim: int) -> Tensor:
         event = value.shape[value.dim() - event_dim :]
         if value.shape[: value.dim() - event_dim].numel() == 1:
             return value  # shared by all elements, so never hidden
         full = value.expand(valid.shape + event)
-        fill = full.reshape(-1, *event)[first].detach()
+        fill = full.reshape(-1, *event).index_select(0, first).squeeze(0).detach()
         return torch.where(_aligned(valid, event_dim), full, fill)
 
     return law.map(hide), hide(target, law.family.event_dim)

@@ -2,23 +2,31 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from fcal._checks import check_integer, check_number, check_pair, is_tracing
+from fcal._checks import check_integer, check_number, is_tracing
 from fcal._registry import Registry
-from fcal.constraints import BatchSums, Scalar
+from fcal.constraints import BatchSums
 from fcal.losses.batch import Batch
 from fcal.losses.fcal_loss import FCalLoss
 from fcal.losses.one_pass import evaluate
 from fcal.losses.rivals import NLLLoss
+from fcal.losses.scalar_stage import Objective
 
-_FORMS: Registry[Callable[[Any, Any, Any], Any]] = Registry("form")
+Mix = Callable[[Any, Any, Any], Any]
+_FORMS: Registry[Mix] = Registry("form")
 _FORMS.add("convex", lambda task, calibration, lam: (1 - lam) * task + lam * calibration)
 _FORMS.add("additive", lambda task, calibration, lam: task + lam * calibration)
+
+
+def _objective(mix: Mix, calibration: Objective, pred: Distribution, lam: Any, sums: BatchSums[Any]) -> Any:
+    """Likelihood per prediction and calibration, both from the same sums."""
+    return mix(sums.nll * pred.event_shape.numel() / sums.total, calibration(sums), lam)
 
 
 class CombinedLoss(nn.Module):
@@ -49,7 +57,6 @@ class CombinedLoss(nn.Module):
 
     step: Tensor
     task: Callable[..., Tensor] | None
-    _mix: Callable[..., Any]
 
     def __init__(
         self,
@@ -64,7 +71,7 @@ class CombinedLoss(nn.Module):
         self.calibration = FCalLoss() if calibration is None else calibration
         self.task = task
         self.form = form
-        self._mix = _FORMS[form]
+        _FORMS[form]  # an unknown name is refused here, not in the first step
         self.lam = check_number("lam", lam, low=0.0, high=1.0 if form == "convex" else float("inf"))
         self.warmup_steps = check_integer("warmup_steps", warmup_steps, at_least=0)
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))
@@ -97,22 +104,18 @@ class CombinedLoss(nn.Module):
     def _in_one_pass(self, batch: Batch, lam: Tensor | float) -> Tensor:
         criterion = self.calibration
         assert isinstance(criterion, FCalLoss)
-        weight = lam if is_tracing() else float(lam)
-        coordinates = batch.pred.event_shape.numel()
-
-        def objective(sums: BatchSums[Scalar]) -> Scalar:
-            return self._mix(sums.nll * coordinates / sums.total, criterion.of_sums(sums), weight)
-
         plan = criterion.plan()
+        weight = lam if is_tracing() else float(lam)
+        objective = partial(_objective, _FORMS[self.form], plan.objective, batch.pred, weight)
         by = None if plan.by is None else (*plan.by, "nll")
         return evaluate(batch, replace(plan, objective=objective, by=by, with_nll=True))
 
     def _term_by_term(self, batch: Batch, lam: Tensor | float) -> Tensor:
-        check_pair(batch.pred, batch.target)
         task = NLLLoss(sync=getattr(self.calibration, "sync", True)) if self.task is None else self.task
         beside = {"valid_mask": batch.valid_mask, "weight": batch.weight}
         terms = task(batch.pred, batch.target, **beside), self.calibration(batch.pred, batch.target, **beside)
-        return self._mix(*terms, lam).to(batch.dtype())
+        loss: Tensor = _FORMS[self.form](*terms, lam)
+        return loss.to(batch.dtype())
 
     def extra_repr(self) -> str:
         """The options, for ``print``."""
