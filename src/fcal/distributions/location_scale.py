@@ -8,7 +8,7 @@ from torch.nn.functional import logsigmoid
 
 from fcal.distributions.family import Family, register
 from fcal.distributions.logistic import Logistic
-from fcal.distributions.tails import log1mexp_of_log, log_normal_cdf, normal_quantile
+from fcal.distributions.tails import finite_exp, log1mexp_of_log, log_normal_cdf, normal_quantile
 
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _LOG_HALF = math.log(0.5)
@@ -42,8 +42,9 @@ NORMAL = Family(
 
 
 def _laplace_log_cdf(t: Tensor) -> Tensor:
-    # clamp keeps slope 1 at t = 0, where abs() has none
-    return torch.where(t < 0, _LOG_HALF + t, torch.log1p(-0.5 * torch.exp(-t.clamp(min=0))))
+    # torch.where keeps the slope at t = 0; abs() and clamp() have none there
+    below = t < 0
+    return torch.where(below, _LOG_HALF + t, torch.log1p(-0.5 * torch.exp(-torch.where(below, 0.0, t))))
 
 
 def _laplace_quantile(lower: Tensor, upper: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
@@ -94,21 +95,24 @@ def _cauchy_log_lower(t: Tensor) -> Tensor:
     small = u < 1e-4
     wide = torch.where(small, 1.0, u)
     factor = torch.where(small, 1 - u.square() / 3, torch.atan(wide) / wide)
-    return u.log() + factor.log() - math.log(math.pi)
+    return factor.log() - torch.log(-t) - math.log(math.pi)  # d(1/t) would underflow where d(log t) does not
 
 
 def _cauchy_log_cdf(t: Tensor) -> Tensor:
-    lower = _cauchy_log_lower(t.clamp(max=-1))
-    middle = torch.log(0.5 + torch.atan(t.clamp(-1, 1)) / math.pi)
-    upper = torch.log1p(-torch.exp(_cauchy_log_lower(-t.clamp(min=1))))
-    return torch.where(t < -1, lower, torch.where(t <= 1, middle, upper))
+    low, high = t < -1, t > 1
+    lower = _cauchy_log_lower(torch.where(low, t, -1.0))
+    middle = torch.log(0.5 + torch.atan(torch.where(low | high, 0.0, t)) / math.pi)
+    upper = torch.log1p(-torch.exp(_cauchy_log_lower(-torch.where(high, t, 1.0))))
+    return torch.where(low, lower, torch.where(high, upper, middle))
 
 
 def _cauchy_log_prob(value: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
     t = _unit(value, loc, scale).abs()
-    inner = torch.log1p(t.clamp(max=1).square())
-    outer = 2 * t.clamp(min=1).log() + torch.log1p(t.clamp(min=1).pow(-2))
-    return -torch.where(t < 1, inner, outer) - scale.log() - math.log(math.pi)
+    near = t < 1
+    inner = torch.log1p(torch.where(near, t, 1.0).square())
+    far = torch.where(near, 1.0, t)
+    outer = 2 * far.log() + torch.log1p(far.pow(-2))
+    return -torch.where(near, inner, outer) - scale.log() - math.log(math.pi)
 
 
 def _cauchy_quantile(lower: Tensor, upper: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
@@ -128,7 +132,7 @@ CAUCHY = Family(
 
 def _gumbel_log_prob(value: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
     t = _unit(value, loc, scale)
-    return -t - torch.exp(-t) - scale.log()
+    return -t - finite_exp(-t) - scale.log()
 
 
 def _gumbel_quantile(lower: Tensor, upper: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
@@ -138,7 +142,7 @@ def _gumbel_quantile(lower: Tensor, upper: Tensor, loc: Tensor, scale: Tensor) -
 
 GUMBEL = Family(
     parameters=("loc", "scale"),
-    log_cdf=lambda value, loc, scale: -torch.exp(-_unit(value, loc, scale)),
+    log_cdf=lambda value, loc, scale: -finite_exp(-_unit(value, loc, scale)),
     log_survival=lambda value, loc, scale: log1mexp_of_log(-_unit(value, loc, scale)),
     quantile=_gumbel_quantile,
     log_prob=_gumbel_log_prob,

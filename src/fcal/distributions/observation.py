@@ -1,6 +1,7 @@
 """Targets beside what was predicted of them: checked, missing ones hidden, precision widened."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -66,7 +67,7 @@ class _Widen(torch.autograd.Function):
 
     @staticmethod
     def forward(value: Tensor, dtype: torch.dtype) -> Tensor:
-        return value.to(dtype)
+        return value.to(dtype, copy=True)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, torch.dtype], output: Tensor) -> None:
@@ -105,10 +106,11 @@ def observe(
         law, target = _hide_missing(law, target, valid)
     if valid is None or is_tracing() or bool(valid.any()):
         _check_values_of(law, target)
-    work = dtype if law.family.native and not law.transforms else torch.float64
+    native = law.family.native and not law.transforms
+    widen = partial(_widened, dtype=dtype if native else torch.float64)
     return Observation(
-        law=law.map(lambda p, _: _widened(p, work)),
-        target=_widened(target, work),
+        law=law.map(lambda p, _: widen(p)),
+        target=widen(target),
         valid=valid,
         weight=weight,
         dtype=dtype,
@@ -134,8 +136,9 @@ def check_devices(law: Law, target: Tensor) -> None:
 
 
 def _widened(value: Tensor, dtype: torch.dtype) -> Tensor:
-    if value.dtype == dtype:
-        return value
+    # A float64 passes through _Widen too: its gradient may overflow on the long way through a tail formula.
+    if not value.requires_grad or (value.dtype == dtype == torch.float32):
+        return value.to(dtype)
     wide: Tensor = _Widen.apply(value, dtype)
     return wide
 
@@ -194,9 +197,15 @@ def _check_values_of(law: Law, target: Tensor) -> None:
         constraint = known.get(name) if isinstance(known, dict) else None
         if constraint is not None and not constraints.is_dependent(constraint):
             good = constraint.check(value)
-            shown = value if good.shape == value.shape else value.diagonal(dim1=-2, dim2=-1).amin(-1)
-            check_values(f"pred.{name}", _requirement(constraint), shown, good)
+            check_values(f"pred.{name}", _requirement(constraint), _smallest(value, good.dim()), good)
     check_values("target", "finite (NaN where missing)", target.detach(), torch.isfinite(target))
+
+
+def _smallest(value: Tensor, dims: int) -> Tensor:
+    """One number per element to show in an error: itself, or the smallest entry of a vector or a diagonal."""
+    if value.dim() - dims == 2:
+        value = value.diagonal(dim1=-2, dim2=-1)
+    return value if value.dim() == dims else value.amin(-1)
 
 
 def _requirement(constraint: Any) -> str:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, distributions
 
 from fcal.distributions.family import Family, register
-from fcal.distributions.tails import log1mexp_of_log, log_normal_cdf, normal_quantile
+from fcal.distributions.tails import finite_exp, log1mexp_of_log, log_normal_cdf, normal_quantile
 
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _SQRT_HALF = math.sqrt(0.5)
@@ -50,13 +50,13 @@ def _weibull_log_hazard(value: Tensor, scale: Tensor, concentration: Tensor) -> 
 
 def _weibull_log_prob(value: Tensor, scale: Tensor, concentration: Tensor) -> Tensor:
     log_hazard = _weibull_log_hazard(value, scale, concentration)
-    return concentration.log() + log_hazard - value.log() - log_hazard.exp()
+    return concentration.log() + log_hazard - value.log() - finite_exp(log_hazard)
 
 
 WEIBULL = Family(
     parameters=("scale", "concentration"),
     log_cdf=lambda value, scale, k: log1mexp_of_log(_weibull_log_hazard(value, scale, k)),
-    log_survival=lambda value, scale, k: -_weibull_log_hazard(value, scale, k).exp(),
+    log_survival=lambda value, scale, k: -finite_exp(_weibull_log_hazard(value, scale, k)),
     quantile=lambda lower, upper, scale, k: scale * _cumulative_hazard(lower, upper).pow(1 / k),
     log_prob=_weibull_log_prob,
 )
@@ -79,15 +79,24 @@ EXPONENTIAL = Family(
 
 def _halfnormal_log_cdf(value: Tensor, scale: Tensor) -> Tensor:
     x = _SQRT_HALF * value / scale
-    near = torch.log(torch.erf(x.clamp(max=1)))
-    far = torch.log1p(-torch.erfc(x.clamp(min=1)))
-    return torch.where(x < 1, near, far)
+    small = x < 1
+    near = torch.log(torch.erf(torch.where(small, x, 1.0)))
+    far = torch.log1p(-torch.erfc(torch.where(small, 1.0, x)))
+    return torch.where(small, near, far)
+
+
+def _halfnormal_log_survival(value: Tensor, scale: Tensor) -> Tensor:
+    z = value / scale
+    small = z < 0.5
+    near = torch.log1p(-torch.erf(_SQRT_HALF * torch.where(small, z, 0.5)))
+    return torch.where(small, near, math.log(2) + log_normal_cdf(-z))
 
 
 def _halfnormal_quantile(lower: Tensor, upper: Tensor, scale: Tensor) -> Tensor:
-    near = torch.erfinv(lower.clamp(max=0.5)) / _SQRT_HALF
-    far = -torch.special.ndtri(upper.clamp(max=0.5) / 2)
-    return scale * torch.where(lower < upper, near, far)
+    below = lower < upper
+    near = torch.erfinv(torch.where(below, lower, 0.5)) / _SQRT_HALF
+    far = -torch.special.ndtri(torch.where(below, 0.5, upper) / 2)
+    return scale * torch.where(below, near, far)
 
 
 def _halfnormal_log_prob(value: Tensor, scale: Tensor) -> Tensor:
@@ -104,11 +113,18 @@ def _halfnormal_crps(value: Tensor, scale: Tensor) -> Tensor:
 HALF_NORMAL = Family(
     parameters=("scale",),
     log_cdf=_halfnormal_log_cdf,
-    log_survival=lambda value, scale: math.log(2) + log_normal_cdf(-value / scale),
+    log_survival=_halfnormal_log_survival,
     quantile=_halfnormal_quantile,
     log_prob=_halfnormal_log_prob,
     crps=_halfnormal_crps,
 )
+
+
+def _uniform_log_part(near: Tensor, far: Tensor) -> Tensor:
+    """Log of near / (near + far), whichever of the two is tiny."""
+    share = far / (near + far)
+    mostly = share < 0.5
+    return torch.where(mostly, torch.log1p(-torch.where(mostly, share, 0.0)), near.log() - (near + far).log())
 
 
 def _uniform_quantile(lower: Tensor, upper: Tensor, low: Tensor, high: Tensor) -> Tensor:
@@ -124,8 +140,8 @@ def _uniform_crps(value: Tensor, low: Tensor, high: Tensor) -> Tensor:
 
 UNIFORM = Family(
     parameters=("low", "high"),
-    log_cdf=lambda value, low, high: (value - low).log() - (high - low).log(),
-    log_survival=lambda value, low, high: (high - value).log() - (high - low).log(),
+    log_cdf=lambda value, low, high: _uniform_log_part(value - low, high - value),
+    log_survival=lambda value, low, high: _uniform_log_part(high - value, value - low),
     quantile=_uniform_quantile,
     log_prob=lambda value, low, high: -(high - low).log().expand(value.shape),
     crps=_uniform_crps,
