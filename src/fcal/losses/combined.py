@@ -95,7 +95,7 @@ class CombinedLoss(nn.Module):
         lam = self.current_lam()
         loss = self._in_one_pass(batch, lam) if self._shares_a_pass() else self._term_by_term(batch, lam)
         if self.training and self.warmup_steps:
-            self.step += 1
+            self.step = self.step + 1  # not in place: a compiled backward pass may still need the old one
         return loss
 
     def _shares_a_pass(self) -> bool:
