@@ -1,0 +1,85 @@
+"""Beta-NLL and the calibration loss against their definitions."""
+
+import pytest
+import torch
+from torch.distributions import Cauchy, Independent, Laplace, MultivariateNormal, Normal
+
+import fcal
+from fcal.losses import BetaNLLLoss, CalibrationLoss, NLLLoss
+
+
+def batch():
+    torch.manual_seed(0)
+    loc = torch.randn(40, dtype=torch.float64, requires_grad=True)
+    scale = (torch.rand(40, dtype=torch.float64) + 0.5).requires_grad_()
+    return loc, scale, torch.randn(40, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.5, 1.0])
+def test_beta_nll_has_the_gradient_of_weighted_likelihoods(beta):
+    loc, scale, y = batch()
+    loss = BetaNLLLoss(beta)(Normal(loc, scale), y)
+    weight = scale.detach() ** (2 * beta)
+    expected = (weight * -Normal(loc, scale).log_prob(y)).mean()
+    torch.testing.assert_close(loss, expected)
+    for ours, theirs in zip(
+        torch.autograd.grad(loss, [loc, scale]), torch.autograd.grad(expected, [loc, scale]), strict=True
+    ):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("p", [1, 2])
+@pytest.mark.parametrize("on", ["variance", "std"])
+@pytest.mark.parametrize("family", [Normal, Laplace])
+def test_calibration_loss_is_its_definition(family, on, p):
+    loc, scale, y = batch()
+    pred = family(loc, scale)
+    error = y - pred.mean
+    gap = pred.variance - error.square() if on == "variance" else pred.stddev - error.abs()
+    torch.testing.assert_close(CalibrationLoss(on=on, p=p)(pred, y), gap.abs().pow(p).mean())
+
+
+def test_calibration_loss_can_leave_the_mean_alone():
+    loc, scale, y = batch()
+    loss = CalibrationLoss(detach_mean=True)(Normal(loc, scale), y)
+    by_loc, by_scale = torch.autograd.grad(loss, [loc, scale], allow_unused=True)
+    assert by_loc is None or not by_loc.any()
+    torch.testing.assert_close(by_scale, torch.autograd.grad(CalibrationLoss()(Normal(loc, scale), y), [scale])[0])
+
+
+def test_nll_loss_is_the_mean_score_also_of_vectors():
+    torch.manual_seed(0)
+    pred = MultivariateNormal(torch.randn(20, 3), torch.eye(3).expand(20, 3, 3))
+    y = torch.randn(20, 3)
+    torch.testing.assert_close(NLLLoss()(pred, y), -pred.log_prob(y).mean())
+    torch.testing.assert_close(fcal.nll(pred, y, reduction="mean"), -pred.log_prob(y).mean())
+    independent = Independent(Normal(torch.randn(20, 3), torch.ones(20, 3)), 1)
+    torch.testing.assert_close(NLLLoss()(independent, y), -independent.log_prob(y).mean())
+
+
+def test_vector_predictions_work_coordinate_by_coordinate():
+    torch.manual_seed(0)
+    scale, y = torch.rand(20, 3) + 0.5, torch.randn(20, 3)
+    vector = MultivariateNormal(torch.zeros(20, 3), torch.diag_embed(scale.square()))
+    expected = CalibrationLoss()(Normal(torch.zeros(20, 3), scale), y)
+    torch.testing.assert_close(CalibrationLoss()(vector, y), expected)
+
+
+@pytest.mark.parametrize("criterion", [BetaNLLLoss(), CalibrationLoss()])
+def test_law_without_a_variance_is_refused(criterion):
+    with pytest.raises(ValueError, match=r"expected `pred\.variance` finite, got"):
+        criterion(Cauchy(torch.zeros(5), torch.ones(5)), torch.zeros(5))
+
+
+def test_bad_options_are_refused():
+    with pytest.raises(ValueError, match=r"expected `beta` within \[0, 1\], got 2"):
+        BetaNLLLoss(2)
+    with pytest.raises(ValueError, match="expected `on` one of 'variance', 'std', got 'sigma'"):
+        CalibrationLoss(on="sigma")
+    with pytest.raises(ValueError, match="expected `p` 1 or 2, got 3"):
+        CalibrationLoss(p=3)
+
+
+def test_batch_without_a_valid_target_is_refused():
+    with pytest.raises(ValueError, match="expected `target` with at least 1 value that counts"):
+        NLLLoss()(Normal(torch.zeros(3), torch.ones(3)), torch.full((3,), torch.nan))

@@ -1,0 +1,133 @@
+"""Two real gloo processes: loss and gradients are those of the global batch, and no error leaves a rank waiting."""
+
+import datetime
+import os
+import tempfile
+
+import pytest
+import torch
+from torch import distributed
+from torch import multiprocessing as mp
+from torch.distributions import Laplace, Normal
+from torch.nn.parallel import DistributedDataParallel
+
+from fcal import FCalLoss
+from fcal.losses import BetaNLLLoss, CalibrationLoss, CombinedLoss, NLLLoss
+
+CRITERIA = {
+    "f-Cal": lambda sync=True: FCalLoss("kl", df=20, on="both", sync=sync),
+    "combined": lambda sync=True: CombinedLoss(FCalLoss(df=20, sync=sync), lam=0.4),
+    "nll": lambda sync=True: NLLLoss(sync=sync),
+    "beta": lambda sync=True: BetaNLLLoss(sync=sync),
+    "calibration": lambda sync=True: CalibrationLoss(sync=sync),
+}
+FAMILIES = {"normal": Normal, "laplace": Laplace}
+SPLITS = {"uneven": 60, "empty": 96, "other empty": 0}
+
+
+class Net(torch.nn.Module):
+    """A heteroscedastic regressor small enough to compare every gradient."""
+
+    def __init__(self, family):
+        super().__init__()
+        torch.manual_seed(0)
+        self.family = family
+        self.layers = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2)).double()
+
+    def forward(self, x):
+        loc, raw = self.layers(x).unbind(-1)
+        return self.family(loc, torch.nn.functional.softplus(raw) + 0.1, validate_args=False)
+
+
+def data(masked: bool):
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(96, 3, dtype=torch.float64, generator=generator)
+    y = x.sum(1) + torch.randn(96, dtype=torch.float64, generator=generator)
+    keep = torch.rand(96, generator=generator) > 0.3
+    return x, y, keep if masked else None
+
+
+def step(model, criterion, x, y, keep):
+    loss = criterion(model(x), y, valid_mask=keep)
+    loss.backward()
+    return loss.detach(), [p.grad.clone() for p in model.parameters()]
+
+
+def _compare(rank: int) -> None:
+    for split, cut in SPLITS.items():
+        for family in FAMILIES.values():
+            for name, make in CRITERIA.items():
+                for masked in (False, True):
+                    x, y, keep = data(masked)
+                    loss, expected = step(Net(family), make(sync=False), x, y, keep)
+                    shard = slice(0, cut) if rank == 0 else slice(cut, 96)
+                    model = DistributedDataParallel(Net(family))
+                    mine = None if keep is None else keep[shard]
+                    found_loss, found = step(model, make(), x[shard], y[shard], mine)
+                    where = f"{split}, {family.__name__}, {name}, masked={masked}"
+                    torch.testing.assert_close(
+                        found_loss, loss, rtol=1e-6, atol=1e-9, msg=lambda m, w=where: f"{w}: {m}"
+                    )
+                    for ours, theirs in zip(found, expected, strict=True):
+                        torch.testing.assert_close(
+                            ours, theirs, rtol=1e-6, atol=1e-9, msg=lambda m, w=where: f"{w}: {m}"
+                        )
+                    del model
+
+
+def _fully_masked_shard(rank: int) -> None:
+    x, y, _ = data(False)
+    keep = torch.arange(96) >= 60
+    alone = CombinedLoss(FCalLoss(df=20, sync=False))
+    loss, expected = step(Net(Normal), alone, x, torch.where(keep, y, torch.nan), keep)
+    shard = slice(0, 60) if rank == 0 else slice(60, 96)
+    model = DistributedDataParallel(Net(Normal))
+    found_loss, found = step(model, CombinedLoss(FCalLoss(df=20)), x[shard], y[shard], keep[shard])
+    torch.testing.assert_close(found_loss, loss, rtol=1e-6, atol=1e-9)
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-9)
+    del model
+
+
+def _bad_input_on_one_rank(rank: int) -> None:
+    scale = torch.ones(50) if rank == 0 else -torch.ones(50)
+    pred = Normal(torch.zeros(50), scale, validate_args=False)
+    for criterion in (FCalLoss(), CombinedLoss(), NLLLoss()):
+        expected = RuntimeError if rank == 0 else ValueError
+        message = "got an error on 1 other rank" if rank == 0 else "expected `pred.scale` > 0"
+        with pytest.raises(expected, match=message):
+            criterion(pred, torch.randn(50))
+
+
+def _own_batches_and_sampling(rank: int) -> None:
+    torch.manual_seed(rank)
+    y = torch.randn(100)
+    pred = Normal(torch.zeros(100), torch.ones(100))
+    with pytest.raises(ValueError, match="expected `estimator` 'exact'"):
+        FCalLoss(estimator="sampled")(pred, y)
+    if rank == 0:  # the other rank takes no part: nothing may wait for it
+        alone = FCalLoss(sync=False)(pred, y)
+        q = y.square().double()
+        torch.testing.assert_close(alone.double(), 37.5 * (q.mean() - 1) ** 2 + (q.std() / 2**0.5 - 1) ** 2)
+        FCalLoss(estimator="sampled", sync=False)(pred, y)
+
+
+def _enter(rank: int, check, folder: str) -> None:
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    distributed.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/rendezvous",
+        rank=rank,
+        world_size=2,
+        timeout=datetime.timedelta(seconds=60),
+    )
+    check(rank)
+    distributed.barrier()
+    distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("check", [_compare, _fully_masked_shard, _bad_input_on_one_rank, _own_batches_and_sampling])
+def test_two_ranks(check):
+    with tempfile.TemporaryDirectory() as folder:
+        mp.spawn(_enter, args=(check, folder), nprocs=2, join=True)
