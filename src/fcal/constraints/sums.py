@@ -18,7 +18,7 @@ from torch import Tensor
 
 SIZE = 6
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
-_PIECE = 1 << 15  # elements that stay in a core's cache, in every buffer, between two passes
+_PIECE = 1 << 17  # elements: a few buffers of it stay in cache between two passes, and the loop over pieces is short
 _LARGEST_RESIDUAL = 1e70  # sums of its fourth power are still float64; beyond it the loss has left every scale
 
 
@@ -43,11 +43,13 @@ class SumOptions:
     Attributes:
         dtype: Precision of the elementwise work; sums are double.
         detach_mean: Let only the likelihood's gradient reach ``loc``.
+        with_mean: Whether to sum z; else that entry is 0.
         with_nll: Whether to sum the negative log-likelihood of a normal prediction; else that entry is 0.
     """
 
     dtype: torch.dtype = torch.float64
     detach_mean: bool = False
+    with_mean: bool = True
     with_nll: bool = False
 
 
@@ -72,7 +74,8 @@ def batch_sums(inputs: SumInputs, options: SumOptions) -> list[float]:
     """The sums described above, in one pass and in pieces that stay in cache; nothing of size N is kept.
 
     Returns:
-        ``SIZE`` numbers, not finite where the work overflowed its dtype.
+        ``SIZE`` numbers; not finite where the work overflowed its dtype, or where an input is not finite or a scale
+        not positive.
 
     Example:
         >>> batch_sums(SumInputs(torch.tensor([1.0, -2.0, 1.0])), SumOptions())
@@ -81,7 +84,7 @@ def batch_sums(inputs: SumInputs, options: SumOptions) -> list[float]:
     rows = []
     for piece in _pieces(inputs.target):
         z, scale, weight = _piece_of(inputs, piece, options.dtype)
-        rows.append(_piece_sums(z, weight, scale if options.with_nll else None))
+        rows.append(_piece_sums(z, scale, weight, options))
     return _merged(rows, with_constant=options.with_nll)
 
 
@@ -98,7 +101,7 @@ def batch_slopes(
     for piece in _pieces(inputs.target):
         z, scale, weight = _piece_of(inputs, piece, options.dtype)
         if scale is None:
-            _store(gradients[0], piece, _slope_of_z(z, weight, slopes))
+            _store(gradients[0], piece, _slope_of_z(z, weight, [*slopes[:5], 0.0]))  # the likelihood has its own way
         else:
             _gaussian_slopes(z, scale, weight, slopes, options, gradients, piece)
     return gradients
@@ -119,32 +122,35 @@ def _gaussian_slopes(
     weight: Tensor | None,
     slopes: list[float],
     options: SumOptions,
-    wanted: list[Tensor | None],
+    gradients: list[Tensor | None],
     piece: slice | None,
 ) -> None:
-    """Gradients for target, loc and scale of one piece, written into ``wanted``."""
-    by_target, by_loc, by_scale = wanted
+    """Gradients by target, loc and scale of one piece, written into ``gradients``.
+
+    With g the derivative by z: g / scale by the target, its opposite by loc, and by scale z times that opposite plus
+    the likelihood's 1 / scale.
+    """
+    by_target, by_loc, by_scale = gradients
     likelihood = slopes[5]
-    slope = _slope_of_z(z, weight, slopes, likelihood).div_(scale)
-    _store(by_target, piece, slope)
+    opposite = _slope_of_z(z, weight, [-slope for slope in slopes]).div_(scale)
+    if by_target is not None:
+        _store(by_target, piece, -opposite)
     if by_scale is not None:
-        steps = torch.reciprocal(scale).mul_(likelihood) if likelihood else None
-        if steps is not None and weight is not None:
-            steps.mul_(weight)
-        along = slope * z
-        _store(by_scale, piece, along.neg_() if steps is None else steps.sub_(along))
-    if by_loc is not None and options.detach_mean:
-        slope = torch.mul(z, likelihood).div_(scale)
-        if weight is not None:
-            slope.mul_(weight)
-    _store(by_loc, piece, slope.neg_())
+        along = opposite * z
+        if likelihood:
+            along.add_(scale.reciprocal() if weight is None else weight / scale, alpha=likelihood)
+        _store(by_scale, piece, along)
+    if options.detach_mean:
+        opposite = torch.div(z, scale).mul_(-likelihood)
+        opposite = opposite if weight is None else opposite.mul_(weight)
+    _store(by_loc, piece, opposite)
 
 
-def _slope_of_z(z: Tensor, weight: Tensor | None, slopes: list[float], likelihood: float = 0.0) -> Tensor:
-    """Derivative by z: w (c1 + z (2 c2 + 4 c3 (z^2 - 1) + c4)) for the slopes c of the sums."""
-    _, _, first, square, fourth, _ = slopes
-    slope = z * z
-    slope.mul_(4 * fourth).add_(2 * square - 4 * fourth + likelihood).mul_(z)
+def _slope_of_z(z: Tensor, weight: Tensor | None, slopes: list[float]) -> Tensor:
+    """Derivative by z, w (c1 + z (2 c2 + 4 c3 (z^2 - 1) + c4)), for the slopes c of the sums."""
+    _, _, first, square, fourth, likelihood = slopes
+    constant = torch.tensor(2 * square - 4 * fourth + likelihood, dtype=torch.float64, device=z.device).to(z.dtype)
+    slope = torch.addcmul(constant, z, z, value=4 * fourth).mul_(z)
     if first:
         slope.add_(first)
     return slope if weight is None else slope.mul_(weight)
@@ -152,14 +158,13 @@ def _slope_of_z(z: Tensor, weight: Tensor | None, slopes: list[float], likelihoo
 
 def _store(gradient: Tensor | None, piece: slice | None, values: Tensor) -> None:
     """Write a piece of a gradient; what exceeds the dtype becomes its largest number instead of infinity."""
-    if gradient is None:
-        return
-    largest = torch.finfo(gradient.dtype).max
-    part = gradient if piece is None else gradient[piece]
-    if part.dtype == values.dtype:
-        torch.clamp(values, -largest, largest, out=part)
-    else:
-        part.copy_(values.clamp(-largest, largest))
+    if gradient is not None:
+        largest = torch.finfo(gradient.dtype).max
+        part = gradient if piece is None else gradient[piece]
+        if part.dtype == values.dtype:
+            torch.clamp(values, -largest, largest, out=part)
+        else:
+            part.copy_(values.clamp(-largest, largest))
 
 
 def _taken(row: Tensor, piece: slice | None, dtype: torch.dtype) -> Tensor:
@@ -189,26 +194,37 @@ def _pieces(values: Tensor) -> list[slice] | list[None]:
     return [slice(start, min(start + step, count)) for start in range(0, count, step)]
 
 
-def _piece_sums(z: Tensor, weight: Tensor | None, scale: Tensor | None) -> list[float]:
-    """Total, total square, sum of z, sum of z^2, sum of squared deviations of z^2 from its own mean, sum of nll."""
-    squares = z * z
+def _piece_sums(z: Tensor, scale: Tensor | None, weight: Tensor | None, options: SumOptions) -> list[float]:
+    """Total, total square, sum of z, sum of z^2, sum of squared deviations of z^2 from its own mean, sum of nll.
+
+    Overwrites z. All NaN where a scale is not positive and finite, which the sums alone need not show.
+    """
+    parts = {"first": _weighted(z, weight)} if options.with_mean else {}
+    squares = z.mul_(z)
+    parts["square"] = _weighted(squares, weight)
     if weight is None:
-        count = float(z.numel())
-        square = squares.sum()
-        squares.sub_(square / count)
-        parts = [z.sum(), square, torch.dot(squares, squares)]
-        known = [count, count]
+        total: Tensor | float = float(z.numel())
     else:
-        total, square = weight.sum(), torch.dot(weight, squares)
-        squares.sub_(square / total.clamp(min=torch.finfo(z.dtype).tiny))
-        spread = torch.dot(weight * squares, squares)
-        parts = [total, torch.dot(weight, weight), torch.dot(weight, z), square, spread]
-        known = []
+        parts["total"] = weight.sum()
+        total = parts["total"].clamp(min=torch.finfo(z.dtype).tiny)  # a piece may be hidden as a whole
+        parts["total_square"] = torch.dot(weight, weight)
+    squares.sub_(parts["square"] / total)
+    parts["spread"] = torch.dot(squares, squares if weight is None else squares * weight)
     if scale is not None:
-        logs = scale.log()
-        parts.append(logs.sum() if weight is None else torch.dot(weight, logs))
-    sums: list[float] = known + torch.stack(parts).tolist()
-    return [*sums[:5], 0.5 * sums[3] + sums[5] if scale is not None else 0.0]
+        parts["low"], parts["high"] = torch.aminmax(scale)
+        if options.with_nll:
+            parts["logs"] = _weighted(scale.log(), weight)
+    found = dict(zip(parts, torch.stack(list(parts.values())).tolist(), strict=True))
+    if not (found.get("low", 1.0) > 0 and found.get("high", 1.0) < math.inf):
+        return [math.nan] * SIZE
+    count = float(z.numel())
+    nll = 0.5 * found["square"] + found["logs"] if "logs" in found else 0.0
+    totals = [found.get("total", count), found.get("total_square", count)]
+    return [*totals, found.get("first", 0.0), found["square"], found["spread"], nll]
+
+
+def _weighted(values: Tensor, weight: Tensor | None) -> Tensor:
+    return values.sum() if weight is None else torch.dot(weight, values)
 
 
 def _merged(rows: list[list[float]], *, with_constant: bool) -> list[float]:

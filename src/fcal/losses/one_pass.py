@@ -136,16 +136,13 @@ def _run(batch: Batch, plan: Plan) -> _Pass:
 def _optimistic_run(batch: Batch, plan: Plan) -> _Pass | None:
     """Sums of a normal prediction without a look at single values; None if one of them needs that look.
 
-    A NaN, an infinity or an overflow anywhere makes a sum infinite or NaN, so the sums themselves are the check.
+    A NaN, an infinity, an overflow or a bad scale anywhere makes a sum NaN or infinite, so the sums are the check.
     """
     check_pair(batch.pred, batch.target)
     law = law_of(batch.pred)
     if not _is_normal(law) or not batch.target.numel():
         return None
     check_devices(law, batch.target)
-    low, high = torch.aminmax(law.parameters[1].detach())
-    if not (low.item() > 0 and high.item() < math.inf):
-        return None
     dtype = result_dtype(law, batch.target)
     run = _gaussian_pass(batch.target, law, None, plan, dtype, dtype)
     return run if _is_finite(run) else None
@@ -163,7 +160,8 @@ def _normal_run(observation: Observation, plan: Plan) -> _Pass:
 def _gaussian_pass(
     target: Tensor, law: Law, weight: Tensor | None, plan: Plan, work: torch.dtype, dtype: torch.dtype
 ) -> _Pass:
-    options = SumOptions(dtype=work, detach_mean=plan.detach_mean, with_nll=plan.with_nll)
+    with_mean = plan.by is None or "z" in plan.by
+    options = SumOptions(dtype=work, detach_mean=plan.detach_mean, with_mean=with_mean, with_nll=plan.with_nll)
     shape = target.shape
     row, loc, scale = (_flat(tensor, shape) for tensor in (target, *law.parameters))
     inputs = SumInputs(row, loc, scale, None if weight is None else _flat(weight, shape))
