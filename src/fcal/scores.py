@@ -1,7 +1,6 @@
 """Proper scores of a prediction, one number per prediction: negative log-likelihood and CRPS."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -95,7 +94,7 @@ def element_nll(observation: Observation) -> Tensor:
     if law.family.log_prob is not None:
         log_density = law.family.log_prob(inner, *law.parameters)
     else:
-        log_density = replace(law, transforms=()).distribution().log_prob(inner)
+        log_density = law._replace(transforms=()).distribution().log_prob(inner)
     if law.transforms and law.family.event_dim:
         log_slope = torch.as_tensor(log_slope).expand(inner.shape).sum(-1)
     return log_slope - log_density

@@ -10,7 +10,6 @@ under a calibrated model; raw fourth moments would cancel.
 """
 
 import math
-from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 import torch
@@ -36,8 +35,7 @@ class BatchSums(NamedTuple, Generic[Scalar]):
     nll: Scalar
 
 
-@dataclass(frozen=True)
-class SumOptions:
+class SumOptions(NamedTuple):
     """How sums are formed.
 
     Attributes:
@@ -149,7 +147,10 @@ def _gaussian_slopes(
 def _slope_of_z(z: Tensor, weight: Tensor | None, slopes: list[float]) -> Tensor:
     """Derivative by z, w (c1 + z (2 c2 + 4 c3 (z^2 - 1) + c4)), for the slopes c of the sums."""
     _, _, first, square, fourth, likelihood = slopes
-    constant = torch.tensor(2 * square - 4 * fourth + likelihood, dtype=torch.float64, device=z.device).to(z.dtype)
+    largest = torch.finfo(z.dtype).max
+    constant = torch.tensor(
+        min(max(2 * square - 4 * fourth + likelihood, -largest), largest), dtype=z.dtype, device=z.device
+    )
     slope = torch.addcmul(constant, z, z, value=4 * fourth).mul_(z)
     if first:
         slope.add_(first)
@@ -199,28 +200,32 @@ def _piece_sums(z: Tensor, scale: Tensor | None, weight: Tensor | None, options:
 
     Overwrites z. All NaN where a scale is not positive and finite, which the sums alone need not show.
     """
-    parts = {"first": _weighted(z, weight)} if options.with_mean else {}
-    squares = z.mul_(z)
-    parts["square"] = _weighted(squares, weight)
-    if weight is None:
-        total: Tensor | float = float(z.numel())
-    else:
-        parts["total"] = weight.sum()
-        total = parts["total"].clamp(min=torch.finfo(z.dtype).tiny)  # a piece may be hidden as a whole
-        parts["total_square"] = torch.dot(weight, weight)
-    squares.sub_(parts["square"] / total)
-    parts["spread"] = torch.dot(squares, squares if weight is None else squares * weight)
-    if scale is not None:
-        parts["low"], parts["high"] = torch.aminmax(scale)
-        if options.with_nll:
-            parts["logs"] = _weighted(scale.log(), weight)
-    found = dict(zip(parts, torch.stack(list(parts.values())).tolist(), strict=True))
-    if not (found.get("low", 1.0) > 0 and found.get("high", 1.0) < math.inf):
-        return [math.nan] * SIZE
     count = float(z.numel())
-    nll = 0.5 * found["square"] + found["logs"] if "logs" in found else 0.0
-    totals = [found.get("total", count), found.get("total_square", count)]
-    return [*totals, found.get("first", 0.0), found["square"], found["spread"], nll]
+    first = [_weighted(z, weight)] if options.with_mean else []
+    squares = z.mul_(z)
+    square = _weighted(squares, weight)
+    if weight is None:
+        totals = []
+        squares.sub_(square / count)
+        spread = torch.dot(squares, squares)
+    else:
+        totals = [weight.sum(), torch.dot(weight, weight)]
+        squares.sub_(square / totals[0].clamp(min=torch.finfo(z.dtype).tiny))  # a piece may be hidden as a whole
+        spread = torch.dot(squares, squares * weight)
+    extremes = [] if scale is None else torch.aminmax(scale)
+    logs = [_weighted(scale.log(), weight)] if scale is not None and options.with_nll else []
+    numbers = iter(torch.stack([square, spread, *extremes, *totals, *first, *logs]).tolist())
+    total_square, total_spread = next(numbers), next(numbers)
+    if extremes and not (next(numbers) > 0 and next(numbers) < math.inf):
+        return [math.nan] * SIZE
+    sizes = [next(numbers), next(numbers)] if totals else [count, count]
+    return [
+        *sizes,
+        next(numbers) if first else 0.0,
+        total_square,
+        total_spread,
+        0.5 * total_square + next(numbers) if logs else 0.0,
+    ]
 
 
 def _weighted(values: Tensor, weight: Tensor | None) -> Tensor:

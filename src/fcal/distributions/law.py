@@ -1,7 +1,7 @@
 """A prediction taken apart: its family's formulas, its parameters as tensors, its monotone transforms."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,8 +21,7 @@ _TRANSFORM_PARAMETERS: dict[type[Transform], tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True)
-class Law:
+class Law(NamedTuple):
     """A distribution as its family sees it; ``transforms`` lead from the family's variable to the predicted one."""
 
     kind: type[Distribution]
@@ -34,7 +33,7 @@ class Law:
         """Apply ``change(tensor, event_dim)`` to every tensor of the law."""
         parameters = tuple(change(p, d) for p, d in zip(self.parameters, self.family.dims(), strict=True))
         transforms = tuple(_map_transform(t, lambda p: change(p, 0)) for t in self.transforms)
-        return replace(self, parameters=parameters, transforms=transforms)
+        return self._replace(parameters=parameters, transforms=transforms)
 
     def detach_location(self) -> "Law":
         """The same law, whose location is a constant for autograd."""
@@ -45,7 +44,7 @@ class Law:
             )
         named = zip(self.family.parameters, self.parameters, strict=True)
         parameters = tuple(p.detach() if n == name else p for n, p in named)
-        return replace(self, parameters=parameters, transforms=tuple(map(_detach_shift, self.transforms)))
+        return self._replace(parameters=parameters, transforms=tuple(map(_detach_shift, self.transforms)))
 
     def pull_back(self, value: Tensor) -> tuple[Tensor, Tensor | int, Tensor | float]:
         """The family's variable for a predicted one, the direction (+1 or -1) and log |d value / d variable|."""
@@ -86,7 +85,7 @@ def law_of(pred: Distribution) -> Law:
     if isinstance(pred, TransformedDistribution):
         base = law_of(pred.base_dist)
         transforms = [part for transform in pred.transforms for part in _parts(transform)]
-        return _absorb(replace(base, transforms=(*base.transforms, *transforms)))
+        return _absorb(base._replace(transforms=(*base.transforms, *transforms)))
     name = type(pred).__name__
     raise TypeError(
         f"expected `pred` of a known family ({', '.join(families())}), got {name}; teach it with "

@@ -122,17 +122,17 @@ def result_dtype(law: Law, target: Tensor) -> torch.dtype:
     """Dtype of results: the widest of the inputs, but at least float32."""
     dtype = target.dtype
     for parameter in law.parameters:
-        dtype = torch.promote_types(dtype, parameter.dtype)
-    return torch.promote_types(dtype, torch.float32)
+        if parameter.dtype != dtype:
+            dtype = torch.promote_types(dtype, parameter.dtype)
+    return dtype if dtype in (torch.float32, torch.float64) else torch.promote_types(dtype, torch.float32)
 
 
 def check_devices(law: Law, target: Tensor) -> None:
     """A prediction and its targets live on one device (0-dimensional tensors may live anywhere)."""
+    device = target.device
     for name, parameter in zip(law.family.parameters, law.parameters, strict=True):
-        if parameter.device != target.device and parameter.dim():
-            raise ValueError(
-                f"expected `target` on the device of `pred.{name}`, {parameter.device}, got {target.device}"
-            )
+        if parameter.device != device and parameter.dim():
+            raise ValueError(f"expected `target` on the device of `pred.{name}`, {parameter.device}, got {device}")
 
 
 def _widened(value: Tensor, dtype: torch.dtype) -> Tensor:

@@ -1,6 +1,6 @@
 """What a loss is called with."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -9,8 +9,7 @@ from torch.distributions import Distribution
 from fcal.distributions import Observation, law_of, observe, result_dtype
 
 
-@dataclass(frozen=True)
-class Batch:
+class Batch(NamedTuple):
     """A prediction, its targets, and which of them count how much."""
 
     pred: Distribution

@@ -1,7 +1,6 @@
 """The task's loss and a calibration loss as one objective."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -108,7 +107,7 @@ class CombinedLoss(nn.Module):
         weight = lam if is_tracing() else float(lam)
         objective = partial(_objective, _FORMS[self.form], plan.objective, batch.pred, weight)
         by = None if plan.by is None else (*plan.by, "nll")
-        return evaluate(batch, replace(plan, objective=objective, by=by, with_nll=True))
+        return evaluate(batch, plan._replace(objective=objective, by=by, with_nll=True))
 
     def _term_by_term(self, batch: Batch, lam: Tensor | float) -> Tensor:
         task = NLLLoss(sync=getattr(self.calibration, "sync", True)) if self.task is None else self.task

@@ -1,8 +1,8 @@
 """Any objective that depends on a batch through its sums: one pass forward, one back, the same over all ranks."""
 
 import math
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,8 +25,7 @@ from fcal.residuals import residuals_of
 from fcal.scores import element_nll
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan:
+class Plan(NamedTuple):
     """What to compute of a batch.
 
     Attributes:
@@ -46,8 +45,7 @@ class Plan:
     least_count: float
 
 
-@dataclass(frozen=True)
-class _Pass:
+class _Pass(NamedTuple):
     """One pass over this rank's batch: what went in, how, and the sums that came out."""
 
     inputs: SumInputs
@@ -68,7 +66,8 @@ def evaluate(batch: Batch, plan: Plan) -> Tensor:
     run, sums = _run_on_all_ranks(batch, plan) if plan.sync and world_size() > 1 else _run_alone(batch, plan)
     _check_count(sums, plan.least_count)
     value, slopes = value_and_slopes(plan.objective, sums, plan.by)
-    outcome = torch.tensor(value, dtype=torch.float64, device=run.inputs.target.device).to(run.dtype)
+    fits = abs(value) <= torch.finfo(run.dtype).max
+    outcome = torch.tensor(value if fits else math.inf, dtype=run.dtype, device=run.inputs.target.device)
     loss: Tensor = _Known.apply(*run.inputs, run.nll, outcome, slopes, run.options, plan.sync)
     return loss
 
