@@ -107,7 +107,7 @@ def loop_of_samples(batch: Batch) -> Tensor:
 
 
 def medians(batch: Batch, losses: list[Loss], repeats: int) -> list[float]:
-    """Median seconds of each loss. They take turns in short blocks, so that both meet the same noise with warm caches."""
+    """Median seconds of each loss; they take turns in short blocks, so that both meet the same noise, caches warm."""
     times: list[list[float]] = [[] for _ in losses]
     for _ in range(BLOCKS):
         for own, loss in zip(times, losses, strict=True):
