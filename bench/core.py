@@ -5,7 +5,6 @@ of the medians. Distributions are built inside the timed region with torch's arg
 """
 
 import argparse
-import platform
 import random
 import statistics
 import subprocess
@@ -25,7 +24,7 @@ from torch.distributions import Normal
 from torch.nn.functional import gaussian_nll_loss
 
 import fcal
-from fcal._files import write_json
+from fcal._files import atomic_path, provenance, write_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,20 +194,6 @@ def status_kib(name: str) -> int:
     return int(Path("/proc/self/status").read_text().partition(f"{name}:")[2].split()[0])
 
 
-def machine() -> dict[str, object]:
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
-    return {
-        "cpu": names[0].partition(": ")[2] if names else platform.processor(),
-        "cores": len(names),
-        "threads": torch.get_num_threads(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "fcal": fcal.__version__,
-        "commit": commit.stdout.strip() or None,
-    }
-
-
 def table(rows: list[Row]) -> Table:
     shown = Table(title="forward + backward, float32, one thread; ratio of medians in one run")
     for name, side in (("work", "left"), ("N", "right"), ("against", "left"), ("ratio", "right"), ("reach", "left")):
@@ -217,6 +202,14 @@ def table(rows: list[Row]) -> Table:
         style = "green" if row.met else "red"
         shown.add_row(row.work, f"{row.count:.0e}", row.against, f"[{style}]{row.ratio:.2f}[/]", row.reach)
     return shown
+
+
+def as_markdown(rows: list[Row]) -> str:
+    lines = ["| work | N | against | ratio | reach |", "|---|---|---|---|---|"]
+    for row in rows:
+        met = "" if row.met else " (missed)"
+        lines.append(f"| {row.work} | {row.count:.0e} | {row.against} | {row.ratio:.2f} | {row.reach}{met} |")
+    return "\n".join(lines) + "\n"
 
 
 def main() -> int:
@@ -235,7 +228,12 @@ def main() -> int:
         for comparison in track(COMPARISONS, description="comparing", console=console, disable=not console.is_terminal)
     ]
     rows.append(peak_memory(10_000_000 // options.shrink))
-    write_json(options.out, {"machine": machine(), "shrink": options.shrink, "rows": [asdict(row) for row in rows]})
+    write_json(
+        options.out,
+        {"provenance": provenance(), "threads": 1, "shrink": options.shrink, "rows": [asdict(row) for row in rows]},
+    )
+    with atomic_path(options.out.with_suffix(".md")) as temporary:
+        temporary.write_text(as_markdown(rows), encoding="utf-8")
     Console().print(table(rows))
     sys.stdout.write(f"written to {options.out}\n")
     return 0

@@ -1,10 +1,13 @@
-"""Files that are whole or absent: written beside, synced, then moved into place."""
+"""Files that are whole or absent, and what a result says of its origin."""
 
 import json
 import os
+import platform
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -51,3 +54,33 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def provenance() -> dict[str, Any]:
+    """What stands beside every result: versions, commit and machine."""
+    return {
+        "fcal": metadata.version("fcal"),
+        "torch": metadata.version("torch"),
+        "python": platform.python_version(),
+        "commit": _commit(),
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+    }
+
+
+def _commit() -> str | None:
+    """Commit of the checkout we run in, marked where it has changes; None outside of one."""
+    command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    try:
+        run = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)  # noqa: S603
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return run.stdout.strip()
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.processor())

@@ -1,0 +1,277 @@
+"""Train a small regressor on few noisy rows and show its error bars on new ones, before and after f-Cal."""
+
+import argparse
+import copy
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import matplotlib as mpl
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+from torch import Tensor, nn
+from torch.distributions import Normal
+
+import fcal
+from fcal._config import read_config
+from fcal._files import atomic_path, provenance, write_json
+
+LEVELS = (0.5, 0.683, 0.9, 0.95)
+METHODS = {"usual": "usual training", "fcal": "f-Cal", "usual_all": "usual training, all rows"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Settings of the experiment."""
+
+    train_rows: int
+    calibration_rows: int
+    test_rows: int
+    hidden: int
+    train_steps: int
+    train_rate: float
+    tune_steps: int
+    tune_rate: float
+    divergence: str
+    df: int
+    lam: float
+    seeds: int
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Inputs and noisy targets. Shapes ``(N, 1)``."""
+
+    x: Tensor
+    y: Tensor
+
+    def part(self, start: int, stop: int) -> "Rows":
+        return Rows(self.x[start:stop], self.y[start:stop])
+
+
+def true_mean(x: Tensor) -> Tensor:
+    return torch.sin(2 * x) + 0.3 * x
+
+
+def true_sigma(x: Tensor) -> Tensor:
+    return 0.05 + 0.35 * torch.sigmoid(2 * x)
+
+
+def draw(count: int, generator: torch.Generator) -> Rows:
+    x = 6 * torch.rand(count, 1, generator=generator) - 3
+    return Rows(x, true_mean(x) + true_sigma(x) * torch.randn(count, 1, generator=generator))
+
+
+class Regressor(nn.Module):
+    """Two hidden layers; predicts a normal law."""
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(1, hidden), nn.Tanh(), nn.Linear(hidden, hidden), nn.Tanh(), nn.Linear(hidden, 2)
+        )
+
+    def forward(self, x: Tensor) -> Normal:
+        mean, raw = self.layers(x).chunk(2, dim=-1)
+        return Normal(mean, nn.functional.softplus(raw) + 1e-2)
+
+
+def train(
+    net: Regressor, loss: Callable[[Regressor], Tensor], *, steps: int, rate: float, tick: Callable[[], None]
+) -> None:
+    optimizer = torch.optim.Adam(net.parameters(), rate)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss(net).backward()
+        optimizer.step()
+        tick()
+
+
+def fit(config: Config, seed: int, tick: Callable[[], None]) -> tuple[dict[str, Regressor], Rows, Rows]:
+    """The three networks of a seed, the rows they were trained on, and rows they have not seen."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = draw(config.train_rows + config.calibration_rows, generator)
+    test = draw(config.test_rows, generator)
+    mine, others = rows.part(0, config.train_rows), rows.part(config.train_rows, len(rows.x))
+
+    def usual(data: Rows) -> Regressor:
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            net = Regressor(config.hidden)
+        likelihood = lambda net: fcal.nll(net(data.x), data.y).mean()  # noqa: E731
+        train(net, likelihood, steps=config.train_steps, rate=config.train_rate, tick=tick)
+        return net
+
+    nets = {"usual": usual(mine)}
+    nets["fcal"] = copy.deepcopy(nets["usual"])
+    criterion = fcal.FCalLoss(config.divergence, df=config.df, detach_mean=True)
+
+    def calibrated(net: Regressor) -> Tensor:
+        likelihood = fcal.nll(net(mine.x), mine.y).mean()
+        return (1 - config.lam) * likelihood + config.lam * criterion(net(others.x), others.y)
+
+    train(nets["fcal"], calibrated, steps=config.tune_steps, rate=config.tune_rate, tick=tick)
+    nets["usual_all"] = usual(rows)
+    return nets, mine, test
+
+
+@torch.no_grad()
+def measure(net: Regressor, test: Rows) -> dict[str, float]:
+    pred = net(test.x)
+    z = fcal.standardize(pred, test.y)
+    reach = {level: math.sqrt(2) * torch.erfinv(torch.tensor(level)).item() for level in LEVELS}
+    coverage = {f"coverage_{level}": (z.abs() <= reach[level]).float().mean().item() for level in LEVELS}
+    return {
+        **coverage,
+        "mean_z2": z.square().mean().item(),
+        "nll": fcal.nll(pred, test.y).mean().item(),
+        "crps": fcal.crps(pred, test.y).mean().item(),
+        "rmse_to_truth": (pred.mean - true_mean(test.x)).square().mean().sqrt().item(),
+    }
+
+
+def summarised(rows: list[dict[str, float]]) -> dict[str, dict[str, float]]:
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    return {name: {"mean": fmean(v), "sd": stdev(v) if len(v) > 1 else 0.0} for name, v in columns.items()}
+
+
+COLUMNS: dict[str, tuple[str, str, Callable[[float], str]]] = {
+    "coverage_0.683": ("within 1 sigma", "68.3 %", lambda v: f"{100 * v:.1f} %"),
+    "coverage_0.95": ("within 1.96 sigma", "95 %", lambda v: f"{100 * v:.1f} %"),
+    "mean_z2": ("mean z²", "1", lambda v: f"{v:.2f}"),
+    "nll": ("NLL", "low", lambda v: f"{v:.3f}"),
+    "crps": ("CRPS", "low", lambda v: f"{v:.4f}"),
+    "rmse_to_truth": ("error of the mean", "low", lambda v: f"{v:.3f}"),
+}
+
+
+def cells(document: dict[str, Any]) -> list[list[str]]:
+    """The table as text: a header, what would be right, and a line per method."""
+    lines = [["on new data", *(title for title, _, _ in COLUMNS.values())]]
+    lines.append(["should be", *(ideal for _, ideal, _ in COLUMNS.values())])
+    for method, title in METHODS.items():
+        row = document["methods"][method]
+        lines.append(
+            [title, *(f"{show(row[c]['mean'])} ± {show(row[c]['sd'])}" for c, (_, _, show) in COLUMNS.items())]
+        )
+    return lines
+
+
+def as_markdown(document: dict[str, Any]) -> str:
+    header, *body = cells(document)
+    rule = ["---"] * len(header)
+    return "\n".join(f"| {' | '.join(line)} |" for line in (header, rule, *body)) + "\n"
+
+
+def as_terminal(document: dict[str, Any]) -> Table:
+    header, *body = cells(document)
+    shown = Table(title=f"mean ± sd over {document['config']['seeds']} seeds")
+    for name in header:
+        shown.add_column(name)
+    for line in body:
+        shown.add_row(*line)
+    return shown
+
+
+def band(ax: Axes, net: Regressor, rows: Rows, test: Rows, title: str) -> None:
+    x = torch.linspace(-3, 3, 400).unsqueeze(1)
+    with torch.no_grad():
+        pred = net(x)
+    line, mean, sigma = x.squeeze(), pred.mean.squeeze(), pred.stddev.squeeze()
+    ax.fill_between(line, mean - 2 * sigma, mean + 2 * sigma, color="#9ecae1", label="±2 sigma", lw=0)
+    ax.fill_between(line, mean - sigma, mean + sigma, color="#4292c6", label="±1 sigma", lw=0)
+    ax.plot(test.x[:400], test.y[:400], ".", color="0.45", ms=2, label="new data")
+    ax.plot(rows.x, rows.y, ".", color="#d94801", ms=4, label="trained on")
+    ax.plot(line, true_mean(x).squeeze(), color="black", lw=1, label="truth")
+    held = measure(net, test)["coverage_0.683"]
+    ax.set(
+        title=f"{title}\n±1 sigma holds {100 * held:.0f} % of new data (should be 68 %)", xlabel="x", ylim=(-3.2, 3.2)
+    )
+
+
+def coverage_curve(ax: Axes, net: Regressor, test: Rows, label: str, colour: str) -> None:
+    nominal = torch.linspace(0.01, 0.99, 99)
+    with torch.no_grad():
+        z = fcal.standardize(net(test.x), test.y).abs().flatten()
+    held = (z.unsqueeze(0) <= math.sqrt(2) * torch.erfinv(nominal).unsqueeze(1)).float().mean(1)
+    ax.plot(nominal, held, color=colour, label=label)
+
+
+def picture(nets: dict[str, Regressor], rows: Rows, test: Rows) -> Figure:
+    figure = Figure(figsize=(13, 4.2), layout="constrained")
+    before, after, curves = figure.subplots(1, 3, width_ratios=(1.2, 1.2, 1))
+    band(before, nets["usual"], rows, test, "before: usual training")
+    band(after, nets["fcal"], rows, test, "after: f-Cal")
+    before.set_ylabel("y")
+    before.legend(loc="upper left", fontsize=8, ncols=2)
+    curves.plot([0, 1], [0, 1], color="0.6", lw=1, ls="--")
+    coverage_curve(curves, nets["usual"], test, "before", "#d94801")
+    coverage_curve(curves, nets["fcal"], test, "after", "#2171b5")
+    curves.text(0.95, 0.1, "over-confident", ha="right", color="0.4")
+    curves.text(0.05, 0.87, "under-confident", color="0.4")
+    curves.set(
+        title="central intervals on new data",
+        xlabel="promised",
+        ylabel="held",
+        xlim=(0, 1),
+        ylim=(0, 1),
+        aspect="equal",
+    )
+    curves.legend(loc=(0.04, 0.64), fontsize=9)
+    return figure
+
+
+def run(config: Config, console: Console) -> tuple[dict[str, Any], Figure]:
+    results: dict[str, list[dict[str, float]]] = {method: [] for method in METHODS}
+    total = config.seeds * (2 * config.train_steps + config.tune_steps)
+    drawn: Figure | None = None
+    with Progress(console=console, disable=not console.is_terminal) as progress:
+        task = progress.add_task("training", total=total)
+        for seed in range(config.seeds):
+            nets, rows, test = fit(config, seed, lambda: progress.advance(task))
+            for method in METHODS:
+                results[method].append(measure(nets[method], test))
+            drawn = drawn or picture(nets, rows, test)
+    assert drawn is not None
+    document = {
+        "config": asdict(config),
+        "seeds": list(range(config.seeds)),
+        "provenance": provenance(),
+        "methods": {method: summarised(rows) for method, rows in results.items()},
+    }
+    return document, drawn
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--config", type=Path, default=Path(__file__).with_name("config.toml"))
+    parser.add_argument("--out", type=Path, required=True, help="folder for result.json, table.md and picture.png")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    try:
+        config = read_config(options.config, Config)
+    except (ValueError, OSError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    document, drawn = run(config, Console(stderr=True))
+    with mpl.rc_context({"savefig.dpi": 110}), atomic_path(options.out / "picture.png") as temporary:
+        drawn.savefig(temporary)
+    with atomic_path(options.out / "table.md") as temporary:
+        temporary.write_text(as_markdown(document), encoding="utf-8")
+    write_json(options.out / "result.json", document)
+    console = Console()
+    console.print(as_terminal(document))
+    sys.stdout.write(f"picture: {options.out / 'picture.png'}\nnumbers: {options.out / 'result.json'}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,65 @@
+"""The demo and the bench run end to end on tiny settings, and the README quotes what they wrote."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+DEMO = ROOT / "experiments/heteroscedastic_line/run.py"
+
+
+def run(*command: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *map(str, command)], capture_output=True, text=True, check=False, cwd=ROOT)
+
+
+def test_demo_writes_numbers_table_and_picture(tmp_path):
+    config = tmp_path / "tiny.toml"
+    text = (ROOT / "experiments/heteroscedastic_line/config.toml").read_text()
+    for name, value in (("train_steps", 5), ("tune_steps", 3), ("seeds", 2), ("test_rows", 200)):
+        text = "\n".join(f"{name} = {value}" if line.startswith(name) else line for line in text.splitlines())
+    config.write_text(text)
+    result = run(DEMO, "--config", config, "--out", tmp_path / "out")
+    assert result.returncode == 0, result.stderr
+    document = json.loads((tmp_path / "out/result.json").read_text())
+    assert set(document["methods"]) == {"usual", "fcal", "usual_all"}
+    assert 0 <= document["methods"]["fcal"]["coverage_0.683"]["mean"] <= 1
+    assert (tmp_path / "out/picture.png").read_bytes().startswith(b"\x89PNG")
+    assert "f-Cal" in result.stdout
+
+
+def test_demo_refuses_a_misspelt_key_in_one_line(tmp_path):
+    config = tmp_path / "bad.toml"
+    config.write_text("train_row = 3\n")
+    result = run(DEMO, "--config", config, "--out", tmp_path / "out")
+    assert result.returncode == 2
+    assert result.stderr.count("\n") == 1
+    assert "did you mean 'train_rows'" in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peak memory is read from Linux's /proc")
+def test_bench_writes_a_row_per_claim(tmp_path):
+    result = run(ROOT / "bench/core.py", "--shrink", 1000, "--out", tmp_path / "core.json")
+    assert result.returncode == 0, result.stderr
+    document = json.loads((tmp_path / "core.json").read_text())
+    assert len(document["rows"]) == 8
+    assert all(row["ratio"] > 0 for row in document["rows"])
+    assert (tmp_path / "core.md").read_text().count("\n") == 10
+
+
+@pytest.mark.parametrize("name", ["heteroscedastic_line/table.md", "bench/core.md"])
+def test_readme_quotes_the_committed_results(name):
+    assert (ROOT / "docs/results" / name).read_text() in (ROOT / "README.md").read_text()
+
+
+def test_committed_tables_are_those_of_their_numbers():
+    sys.path.insert(0, str(DEMO.parent))
+    try:
+        import run as demo
+    finally:
+        sys.path.remove(str(DEMO.parent))
+    folder = ROOT / "docs/results/heteroscedastic_line"
+    assert demo.as_markdown(json.loads((folder / "result.json").read_text())) == (folder / "table.md").read_text()
