@@ -93,7 +93,7 @@ def batch_slopes(
     """Gradients by target, loc and scale, given that by the sums; None where not wanted. Shapes ``(N,)``."""
     sources = (inputs.target, inputs.loc, inputs.scale)
     gradients = [
-        torch.empty(source.shape, dtype=source.dtype, device=source.device) if want and source is not None else None
+        torch.empty_like(source) if want and source is not None else None
         for source, want in zip(sources, wanted, strict=True)
     ]
     for piece in _pieces(inputs.target):
@@ -201,31 +201,23 @@ def _piece_sums(z: Tensor, scale: Tensor | None, weight: Tensor | None, options:
     Overwrites z. All NaN where a scale is not positive and finite, which the sums alone need not show.
     """
     count = float(z.numel())
-    first = [_weighted(z, weight)] if options.with_mean else []
+    first = _weighted(z, weight).item() if options.with_mean else 0.0
     squares = z.mul_(z)
-    square = _weighted(squares, weight)
+    square = _weighted(squares, weight).item()
     if weight is None:
-        totals = []
-        squares.sub_(square / count)
-        spread = torch.dot(squares, squares)
+        total = total_square = count
     else:
-        totals = [weight.sum(), torch.dot(weight, weight)]
-        squares.sub_(square / totals[0].clamp(min=torch.finfo(z.dtype).tiny))  # a piece may be hidden as a whole
-        spread = torch.dot(squares, squares * weight)
-    extremes = [] if scale is None else torch.aminmax(scale)
-    logs = [_weighted(scale.log(), weight)] if scale is not None and options.with_nll else []
-    numbers = iter(torch.stack([square, spread, *extremes, *totals, *first, *logs]).tolist())
-    total_square, total_spread = next(numbers), next(numbers)
-    if extremes and not (next(numbers) > 0 and next(numbers) < math.inf):
-        return [math.nan] * SIZE
-    sizes = [next(numbers), next(numbers)] if totals else [count, count]
-    return [
-        *sizes,
-        next(numbers) if first else 0.0,
-        total_square,
-        total_spread,
-        0.5 * total_square + next(numbers) if logs else 0.0,
-    ]
+        total, total_square = weight.sum().item(), torch.dot(weight, weight).item()
+    squares.sub_(square / total if total else 0.0)  # a piece may be hidden as a whole
+    spread = torch.dot(squares, squares if weight is None else squares * weight).item()
+    nll = 0.0
+    if scale is not None:
+        low, high = torch.aminmax(scale)
+        if not (low.item() > 0 and high.item() < math.inf):
+            return [math.nan] * SIZE
+        if options.with_nll:
+            nll = 0.5 * square + _weighted(scale.log(), weight).item()
+    return [total, total_square, first, square, spread, nll]
 
 
 def _weighted(values: Tensor, weight: Tensor | None) -> Tensor:
