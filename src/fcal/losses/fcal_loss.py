@@ -54,7 +54,8 @@ class FCalLoss(nn.Module):
 
     Note:
         The loss couples the elements of a batch, so accumulating gradients over micro-batches is not the same as one
-        large batch. It is once differentiable. Under ``torch.compile`` values are not checked.
+        large batch. It is once differentiable. Under ``torch.compile`` values are not checked, and only the exact
+        estimator can be traced.
 
     Example:
         >>> from torch.distributions import Normal

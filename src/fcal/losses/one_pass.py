@@ -66,8 +66,8 @@ def evaluate(batch: Batch, plan: Plan) -> Tensor:
     run, sums = _run_on_all_ranks(batch, plan) if plan.sync and world_size() > 1 else _run_alone(batch, plan)
     _check_count(sums, plan.least_count)
     value, slopes = value_and_slopes(plan.objective, sums, plan.by)
-    fits = abs(value) <= torch.finfo(run.dtype).max
-    outcome = torch.tensor(value if fits else math.inf, dtype=run.dtype, device=run.inputs.target.device)
+    rounded = math.inf if value > torch.finfo(run.dtype).max else value
+    outcome = torch.tensor(rounded, dtype=run.dtype, device=run.inputs.target.device)
     loss: Tensor = _Known.apply(*run.inputs, run.nll, outcome, slopes, run.options, plan.sync)
     return loss
 
