@@ -13,6 +13,8 @@ from torch import Tensor
 
 from fcal._registry import Registry
 
+__all__ = ["by_name", "kl", "names", "register", "reverse_kl", "wasserstein", "wasserstein_printed"]
+
 Divergence = Callable[[Any, Any, int | None], Any]
 Scalar = TypeVar("Scalar", Tensor, complex)
 

@@ -7,7 +7,10 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from fcal._checks import check_values
-from fcal.distributions import Observation, normal_quantile_of_log, observe, quantile
+from fcal.distributions import normal_quantile_of_log, quantile
+from fcal.distributions.observation import Observation, observe
+
+__all__ = ["standardize", "unstandardize"]
 
 
 def standardize(pred: Distribution, target: Tensor, *, valid_mask: Tensor | None = None) -> Tensor:

@@ -8,7 +8,9 @@ from torch.distributions import Distribution
 
 from fcal._checks import check_values
 from fcal._registry import Registry
-from fcal.distributions import Observation, observe
+from fcal.distributions.observation import Observation, observe
+
+__all__ = ["crps", "nll"]
 
 
 def nll(

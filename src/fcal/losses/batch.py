@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from fcal.distributions import Observation, law_of, observe, result_dtype
+from fcal.distributions.law import law_of
+from fcal.distributions.observation import Observation, observe, result_dtype
 
 
 class Batch(NamedTuple):

@@ -8,7 +8,7 @@ from torch.distributions import Distribution
 
 from fcal._checks import check_flag, check_values, is_tracing
 from fcal._ranks import sum_over_ranks
-from fcal.distributions import Observation, law_of, result_dtype
+from fcal.distributions.observation import Observation
 from fcal.losses.batch import Batch
 
 
@@ -17,6 +17,14 @@ class MeanLoss(nn.Module):
 
     Args:
         sync: Under ``torch.distributed``, average over all ranks; every rank must then call the loss.
+
+    Example:
+        >>> from torch.distributions import Normal
+        >>> class SquaredError(MeanLoss):
+        ...     def element_loss(self, observation):
+        ...         return (observation.target - observation.law.distribution().mean).square()
+        >>> SquaredError()(Normal(torch.zeros(3), torch.ones(3)), torch.tensor([1.0, 3.0, torch.nan]))
+        tensor(5.)
     """
 
     def __init__(self, *, sync: bool = True) -> None:
@@ -41,7 +49,7 @@ class MeanLoss(nn.Module):
         total, count = (sum_over_ranks(local, size=2, device=batch.device()) if self.sync else local()).unbind()
         if not is_tracing():
             check_values("target", "with at least 1 value that counts; total weight", count, count > 0)
-        return (total / count).to(result_dtype(law_of(pred), target))
+        return (total / count).to(batch.dtype())
 
     def _local_sums(self, batch: Batch) -> Tensor:
         observation = batch.observe()

@@ -18,7 +18,9 @@ from fcal.constraints import (
     batch_sums,
     traced_sums,
 )
-from fcal.distributions import NORMAL, Law, Observation, check_devices, law_of, observe, result_dtype
+from fcal.distributions.law import Law, law_of
+from fcal.distributions.location_scale import NORMAL
+from fcal.distributions.observation import Observation, check_devices, result_dtype
 from fcal.losses.batch import Batch
 from fcal.losses.scalar_stage import Objective, value_and_slopes
 from fcal.residuals import residuals_of
@@ -197,7 +199,7 @@ def _residuals_and_nll(observation: Observation, plan: Plan) -> tuple[Tensor, Te
 
 def _traced(batch: Batch, plan: Plan) -> Tensor:
     """The same objective in plain operations, for torch.compile."""
-    observation = observe(batch.pred, batch.target, valid_mask=batch.valid_mask, weight=batch.weight)
+    observation = batch.observe()
 
     def local() -> Tensor:
         z, weight, nll = _residuals_and_nll(observation, plan)

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from fcal._checks import check_flag, check_number, check_values
 from fcal._registry import Registry
-from fcal.distributions import Observation
+from fcal.distributions.observation import Observation
 from fcal.losses.mean_loss import MeanLoss
 from fcal.scores import element_nll
 
