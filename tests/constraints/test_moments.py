@@ -69,15 +69,9 @@ def test_sums_in_pieces_equal_the_definition(count):
     z = (target - loc).double() / scale.double()
     w = weight.double()
     nll = 0.5 * z.square() + scale.double().log() + 0.5 * math.log(2 * math.pi)
-    excess = z.square() - 1
-    expected = [
-        w.sum(),
-        w.square().sum(),
-        (w * z).sum(),
-        (w * excess).sum(),
-        (w * excess.square()).sum(),
-        (w * nll).sum(),
-    ]
+    square = z.square()
+    parts = [w, w.square(), w * z, w * square, w * square.square(), w * nll]
+    expected = [part.sum() for part in parts]
     found = batch_sums(SumInputs(target, loc, scale, weight), SumOptions(dtype=torch.float32, with_nll=True))
     scale_of = [max(abs(float(e)), count) for e in expected]  # float32 rounds terms, not their sum
     assert all(abs(f - float(e)) < 2e-6 * s for f, e, s in zip(found, expected, scale_of, strict=True))
@@ -97,9 +91,9 @@ def test_hand_written_slopes_are_autograds(weighted, detach_mean):
     inputs = SumInputs(target, loc, scale, weight if weighted else None)
     found = batch_slopes(inputs, options, slopes, (True, True, True))
     calibrated = (target - (loc.detach() if detach_mean else loc)) / scale
-    excess = calibrated.square() - 1
+    square = calibrated.square()
     nll = 0.5 * ((target - loc) / scale).square() + scale.log()
-    parts = [calibrated, excess, excess.square(), nll]
+    parts = [calibrated, square, square.square(), nll]
     objective = sum(slope * (weight * part).sum() for slope, part in zip(slopes[2:], parts, strict=True))
     expected = torch.autograd.grad(objective, [target, loc, scale])
     for ours, autograd in zip(found, expected, strict=True):
@@ -124,3 +118,12 @@ def test_piece_that_is_hidden_as_a_whole_adds_nothing():
     keep = torch.arange(300_000) >= 200_000
     found = batch_sums(SumInputs(z, weight=keep), SumOptions())
     assert found == pytest.approx(batch_sums(SumInputs(z[keep]), SumOptions()), rel=1e-9)
+
+
+@pytest.mark.parametrize("bias", [0.0, 300.0, 1e4])
+def test_variance_of_z_in_float32_does_not_cancel_under_bias(bias):
+    torch.manual_seed(0)
+    y, one = torch.randn(300_000) + bias, torch.ones(300_000)
+    found = moments_of_z(BatchSums(*batch_sums(SumInputs(y, 0 * one, one), SumOptions(dtype=torch.float32))))
+    assert found.mean == pytest.approx(y.double().mean().item(), rel=1e-6, abs=1e-6)
+    assert found.variance == pytest.approx(y.double().var().item(), rel=1e-5)

@@ -307,6 +307,37 @@ def test_gradient_stays_finite_at_tiny_and_huge_sigma(sigma, name, on):
         assert torch.isfinite(scale.grad).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("on", ["q", "z"])
+@pytest.mark.parametrize("sigma", [1e-12, 1e-4, 1e4, 1e8, 1e12])
+def test_far_too_small_or_large_sigma_still_has_the_right_gradient(sigma, on, dtype):
+    torch.manual_seed(0)
+    y = torch.randn(1000).to(dtype)
+    scale = torch.full((1000,), sigma, dtype=dtype, requires_grad=True)
+    (by_scale,) = torch.autograd.grad(FCalLoss("kl", on=on)(Normal(torch.zeros_like(y), scale), y), [scale])
+    wide = scale.detach().double().requires_grad_()
+    z = y.double() / wide
+    values = (75 * z.square().mean(), 75 * z.square().var(), 75) if on == "q" else (z.mean(), z.var(), None)
+    (expected,) = torch.autograd.grad(fcal.divergences.kl(*values), [wide])
+    inside = expected.abs() < torch.finfo(dtype).max
+    torch.testing.assert_close(by_scale.double()[inside], expected[inside], rtol=1e-4, atol=1e-30)
+
+
+def test_overflow_beside_a_target_at_the_mean_is_not_nan():
+    scale = torch.full((2,), 1e-32, requires_grad=True)
+    loss = FCalLoss("kl", on="z")(Normal(torch.zeros(2), scale), torch.tensor([0.0, 1e-24]))
+    (loss * 1e15).backward()
+    assert torch.isfinite(scale.grad).all()
+    assert scale.grad[0] == 0
+
+
+def test_steep_upstream_gradients_do_not_overflow_the_work():
+    scale = torch.ones(3, requires_grad=True)
+    y = torch.tensor([1.0, 1 + 1e-6, 1.0])
+    (FCalLoss("reverse_kl", df=2)(Normal(torch.zeros(3), scale), y) * 1e20).backward()
+    assert torch.isfinite(scale.grad).all()
+
+
 @pytest.mark.parametrize("sigma", [1e-300, 1e-100, 1e100, 1e300])
 def test_gradient_stays_finite_at_the_ends_of_float64(sigma):
     torch.manual_seed(0)

@@ -9,6 +9,7 @@ from torch import Tensor
 from fcal.constraints.sums import BatchSums, Scalar
 
 _RELATIVE_SPREAD_FLOOR = 1e-14  # variances below it, relative to the squared mean, are rounding noise
+_LEAST_VARIANCE = 1e-280  # and this one has a logarithm
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ def moments_of_z(sums: BatchSums[Scalar]) -> Moments[Scalar]:
         Moments(mean=2.0, variance=1.0)
     """
     mean = sums.z / sums.total
-    spread = sums.square + sums.total - sums.z * mean
+    spread = sums.square - sums.z * mean
     variance = spread / _freedom(sums)
     return Moments(mean, floored(variance, mean))
 
@@ -55,11 +56,11 @@ def moments_of_q(sums: BatchSums[Scalar], df: int, *, finite_batch: bool = True)
         >>> moments_of_q(BatchSums(*numbers), df=3)
         Moments(mean=5.0, variance=13.0)
     """
-    excess = sums.square / sums.total
-    variance = (sums.fourth - sums.square * excess) / _freedom(sums)
+    mean = sums.square / sums.total
+    variance = (sums.fourth - sums.square * mean) / _freedom(sums)
     if not finite_batch:
         variance = variance * (1 - df * sums.total_square / (sums.total * sums.total))
-    return Moments((1 + excess) * df, floored(variance, 1 + excess) * df)
+    return Moments(mean * df, floored(variance, mean) * df)
 
 
 def _freedom(sums: BatchSums[Scalar]) -> Scalar:
@@ -69,7 +70,7 @@ def _freedom(sums: BatchSums[Scalar]) -> Scalar:
 def floored(variance: Scalar, mean: Scalar) -> Scalar:
     """Keep a variance positive: divergences and their gradients are infinite at zero."""
     if isinstance(variance, Tensor):
-        floor = _RELATIVE_SPREAD_FLOOR * (1 + mean.detach().square())
+        floor = _RELATIVE_SPREAD_FLOOR * mean.detach().square() + _LEAST_VARIANCE
         return torch.where(variance > floor, variance, floor)
-    number = _RELATIVE_SPREAD_FLOOR * (1 + mean.real * mean.real)
+    number = _RELATIVE_SPREAD_FLOOR * mean.real * mean.real + _LEAST_VARIANCE
     return variance if variance.real > number else complex(number)

@@ -3,10 +3,10 @@ r"""The few sums of a batch that its calibration depends on, with hand-written g
 They are additive, so batches stream and ranks add up, and they are all that an exact loss needs. With weights w:
 
 .. math::
-    \sum w, \quad \sum w^2, \quad \sum w z, \quad \sum w (z^2 - 1), \quad \sum w (z^2 - 1)^2, \quad \sum w \ell
+    \sum w, \quad \sum w^2, \quad \sum w z, \quad \sum w z^2, \quad \sum w z^4, \quad \sum w \ell
 
-where :math:`\ell` is the negative log-likelihood of an element. Squares are centred at 1, their mean
-under a calibrated model; raw fourth moments would cancel.
+where :math:`\ell` is the negative log-likelihood of an element. The elementwise work may be float32; spreads are then
+taken about the mean of their piece, and only pieces are added up in double precision, so that no variance cancels.
 """
 
 import math
@@ -18,6 +18,7 @@ from torch import Tensor
 SIZE = 6
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _PIECE = 1 << 17  # elements: a few buffers of it stay in cache between two passes, and the loop over pieces is short
+_STEEP = 1e10  # slopes beyond it leave too little of float32's range
 _LARGEST_RESIDUAL = 1e70  # sums of its fourth power are still float64; beyond it the loss has left every scale
 
 
@@ -77,7 +78,7 @@ def batch_sums(inputs: SumInputs, options: SumOptions) -> list[float]:
 
     Example:
         >>> batch_sums(SumInputs(torch.tensor([1.0, -2.0, 1.0])), SumOptions())
-        [3.0, 3.0, 0.0, 3.0, 9.0, 0.0]
+        [3.0, 3.0, 0.0, 6.0, 18.0, 0.0]
     """
     rows = []
     for piece in _pieces(inputs.target):
@@ -96,8 +97,10 @@ def batch_slopes(
         torch.empty_like(source) if want and source is not None else None
         for source, want in zip(sources, wanted, strict=True)
     ]
+    dtype = options.dtype if max(map(abs, slopes)) < _STEEP else torch.float64
     for piece in _pieces(inputs.target):
-        z, scale, weight = _piece_of(inputs, piece, options.dtype)
+        z, scale, weight = _piece_of(inputs, piece, dtype)
+        weight = None if weight is None else weight.to(dtype)
         if scale is None:
             _store(gradients[0], piece, _slope_of_z(z, weight, [*slopes[:5], 0.0]))  # the likelihood has its own way
         else:
@@ -109,8 +112,8 @@ def traced_sums(z: Tensor, weight: Tensor | None) -> Tensor:
     """The same sums as plain operations, differentiable, for torch.compile to fuse. Shape ``(SIZE,)``."""
     z = z.to(torch.float64)
     weight = torch.ones_like(z) if weight is None else weight.to(torch.float64)
-    excess = z.square() - 1
-    parts = [weight, weight.square(), weight * z, weight * excess, weight * excess.square()]
+    square = z.square()
+    parts = [weight, weight.square(), weight * z, weight * square, weight * square.square()]
     return torch.stack([part.sum() for part in parts] + [z.new_zeros(())])
 
 
@@ -130,27 +133,23 @@ def _gaussian_slopes(
     """
     by_target, by_loc, by_scale = gradients
     likelihood = slopes[5]
-    opposite = _slope_of_z(z, weight, [-slope for slope in slopes]).div_(scale)
-    if by_target is not None:
-        _store(by_target, piece, -opposite)
+    opposite = _slope_of_z(z, weight, [-slope for slope in slopes])
     if by_scale is not None:
-        along = opposite * z
+        along = opposite * z  # before the division, which may overflow: infinity times 0 would be NaN
         if likelihood:
-            along.add_(scale.reciprocal() if weight is None else weight / scale, alpha=likelihood)
-        _store(by_scale, piece, along)
-    if options.detach_mean:
-        opposite = torch.div(z, scale).mul_(-likelihood)
-        opposite = opposite if weight is None else opposite.mul_(weight)
-    _store(by_loc, piece, opposite)
+            along = along.add_(likelihood) if weight is None else along.add_(weight, alpha=likelihood)
+        _store(by_scale, piece, along.div_(scale))
+    if by_target is not None:
+        _store(by_target, piece, torch.div(opposite, scale).neg_())
+    if by_loc is not None and options.detach_mean:
+        opposite = z * -likelihood if weight is None else weight * z * -likelihood
+    _store(by_loc, piece, opposite.div_(scale))
 
 
 def _slope_of_z(z: Tensor, weight: Tensor | None, slopes: list[float]) -> Tensor:
-    """Derivative by z, w (c1 + z (2 c2 + 4 c3 (z^2 - 1) + c4)), for the slopes c of the sums."""
+    """Derivative by z, w (c1 + z (2 c2 + 4 c3 z^2 + c4)), for the slopes c of the sums."""
     _, _, first, square, fourth, likelihood = slopes
-    largest = torch.finfo(z.dtype).max
-    constant = torch.tensor(
-        min(max(2 * square - 4 * fourth + likelihood, -largest), largest), dtype=z.dtype, device=z.device
-    )
+    constant = torch.tensor(2 * square + likelihood, dtype=z.dtype, device=z.device)
     slope = torch.addcmul(constant, z, z, value=4 * fourth).mul_(z)
     if first:
         slope.add_(first)
@@ -176,14 +175,15 @@ def _taken(row: Tensor, piece: slice | None, dtype: torch.dtype) -> Tensor:
 def _piece_of(
     inputs: SumInputs, piece: slice | None, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Residuals, scales and weights of a piece, in working precision."""
-    value, loc, scale, weight = (None if row is None else _taken(row, piece, dtype) for row in inputs)
-    assert value is not None
-    if loc is not None and scale is not None:
-        value = torch.sub(value, loc).div_(scale)
+    """Residuals and scales of a piece in working precision, and its weights in double."""
+    value = _taken(inputs.target, piece, dtype)
+    scale = None
+    if inputs.loc is not None and inputs.scale is not None:
+        scale = _taken(inputs.scale, piece, dtype)
+        value = torch.sub(value, _taken(inputs.loc, piece, dtype)).div_(scale)
     if dtype == torch.float64:
         value = value.clamp(-_LARGEST_RESIDUAL, _LARGEST_RESIDUAL)
-    return value, scale, weight
+    return value, scale, None if inputs.weight is None else _taken(inputs.weight, piece, torch.float64)
 
 
 def _pieces(values: Tensor) -> list[slice] | list[None]:
@@ -200,38 +200,42 @@ def _piece_sums(z: Tensor, scale: Tensor | None, weight: Tensor | None, options:
 
     Overwrites z. All NaN where a scale is not positive and finite, which the sums alone need not show.
     """
-    count = float(z.numel())
-    first = _weighted(z, weight).item() if options.with_mean else 0.0
-    squares = z.mul_(z)
-    square = _weighted(squares, weight).item()
-    if weight is None:
-        total = total_square = count
-    else:
+    total = total_square = float(z.numel())
+    if weight is not None:
         total, total_square = weight.sum().item(), torch.dot(weight, weight).item()
-    squares.sub_(square / total if total else 0.0)  # a piece may be hidden as a whole
-    spread = torch.dot(squares, squares if weight is None else squares * weight).item()
-    nll = 0.0
+        weight = (weight / weight.max()).to(z.dtype) if total else weight.to(z.dtype)  # of a size that z.dtype holds
+    size = total if weight is None else weight.sum(dtype=torch.float64).item()
+    first = square = nll = 0.0
+    if options.with_mean and size:
+        first = _weighted(z, weight)
+        square = _weighted((z - first / size).square_(), weight) + first * first / size
+    squares = z.mul_(z)
+    if not options.with_mean:
+        square = _weighted(squares, weight)
+    squares.sub_(square / size if size else 0.0)  # a piece may be hidden as a whole
+    spread = torch.dot(squares, squares).item() if weight is None else _weighted(squares.square_(), weight)
     if scale is not None:
         low, high = torch.aminmax(scale)
         if not (low.item() > 0 and high.item() < math.inf):
             return [math.nan] * SIZE
         if options.with_nll:
-            nll = 0.5 * square + _weighted(scale.log(), weight).item()
-    return [total, total_square, first, square, spread, nll]
+            nll = 0.5 * square + _weighted(scale.log(), weight)
+    unit = total / size if size else 0.0
+    return [total, total_square, unit * first, unit * square, unit * spread, unit * nll]
 
 
-def _weighted(values: Tensor, weight: Tensor | None) -> Tensor:
-    return values.sum() if weight is None else torch.dot(weight, values)
+def _weighted(values: Tensor, weight: Tensor | None) -> float:
+    """Sum, by torch's pairwise summation: a dot product would lose digits over a long piece."""
+    return (values if weight is None else values * weight).sum().item()
 
 
 def _merged(rows: list[list[float]], *, with_constant: bool) -> list[float]:
-    """Add pieces up in double precision and centre the squares at 1."""
+    """Add pieces up in double precision."""
     columns = list(zip(*rows, strict=True)) or [()] * SIZE
     total, total_square, first, square, _, nll = (sum(column, 0.0) for column in columns)
     fourth = 0.0
     for count, _, _, part, spread, _ in rows:
-        offset = part - count
-        fourth += spread + (offset * offset / count if count else 0.0)
+        fourth += spread + (part * part / count if count else 0.0)
     if with_constant:
         nll += total * _LOG_SQRT_2PI
-    return [total, total_square, first, square - total, fourth, nll]
+    return [total, total_square, first, square, fourth, nll]

@@ -146,14 +146,14 @@ def _optimistic_run(batch: Batch, plan: Plan) -> _Pass | None:
     check_devices(law, batch.target)
     dtype = result_dtype(law, batch.target)
     run = _gaussian_pass(batch.target, law, None, plan, dtype, dtype)
-    return run if _is_finite(run) else None
+    return run if _is_sound(run) else None
 
 
 def _normal_run(observation: Observation, plan: Plan) -> _Pass:
     weight = observation.weight if observation.weight is not None else observation.valid
     for work in dict.fromkeys((observation.dtype, torch.float64)):
         run = _gaussian_pass(observation.target, observation.law, weight, plan, work, observation.dtype)
-        if _is_finite(run):
+        if _is_sound(run):
             break
     return run
 
@@ -230,5 +230,9 @@ def _is_normal(law: Law) -> bool:
     return law.family is NORMAL and not law.transforms
 
 
-def _is_finite(run: _Pass) -> bool:
-    return all(map(math.isfinite, run.sums))
+def _is_sound(run: _Pass) -> bool:
+    """Whether the sums are finite and, in less than double precision, their terms far from overflow and underflow."""
+    total, _, _, square, fourth, _ = run.sums
+    if run.options.dtype == torch.float64:
+        return all(map(math.isfinite, run.sums))
+    return all(map(math.isfinite, run.sums)) and fourth < 1e16 and square >= 1e-12 * total
