@@ -9,6 +9,7 @@ import random
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -24,6 +25,7 @@ from torch.distributions import Normal
 from torch.nn.functional import gaussian_nll_loss
 
 import fcal
+from fcal._checks import check_integer
 from fcal._files import atomic_path, provenance, write_json
 
 
@@ -218,16 +220,26 @@ def main() -> int:
     parser.add_argument("--shrink", type=int, default=1, help="divide sizes and repeats by this, to try the script out")
     parser.add_argument("--memory-of", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.memory_of:
+    if options.memory_of is not None:
         sys.stdout.write(f"{measured_memory(options.memory_of)}\n")
         return 0
+    try:
+        check_integer("--shrink", options.shrink, at_least=1, at_most=10_000)
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        if options.out.is_dir():
+            raise ValueError(f"expected `--out` a file, got the folder {options.out}")
+        with tempfile.TemporaryFile(dir=options.out.parent):
+            pass  # a folder that cannot be written to is refused now, not after the timing
+    except (ValueError, OSError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
     torch.set_num_threads(1)
     console = Console(stderr=True)
     rows = [
         comparison.row(options.shrink)
         for comparison in track(COMPARISONS, description="comparing", console=console, disable=not console.is_terminal)
     ]
-    rows.append(peak_memory(10_000_000 // options.shrink))
+    rows.append(peak_memory(max(10_000_000 // options.shrink, 1000)))
     write_json(
         options.out,
         {"provenance": provenance(), "threads": 1, "shrink": options.shrink, "rows": [asdict(row) for row in rows]},

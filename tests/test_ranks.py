@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import distributed
 from torch import multiprocessing as mp
-from torch.distributions import Laplace, Normal
+from torch.distributions import Laplace, MultivariateNormal, Normal
 from torch.nn.parallel import DistributedDataParallel
 
 from fcal import FCalLoss
@@ -112,6 +112,47 @@ def _own_batches_and_sampling(rank: int) -> None:
         FCalLoss(estimator="sampled", sync=False)(pred, y)
 
 
+def _task_that_fails_on_one_rank(rank: int) -> None:
+    def task(pred, target, **_):
+        if rank == 1:
+            raise KeyError("label")
+        return (pred.mean - target).square().mean()
+
+    criterion = CombinedLoss(FCalLoss(df=5), task=task, lam=0.5)
+    expected = RuntimeError if rank == 0 else KeyError
+    for _ in range(2):  # the ranks are still in step afterwards
+        with pytest.raises(expected):
+            criterion(Normal(torch.zeros(20), torch.ones(20)), torch.randn(20))
+
+
+def _empty_shard_of_vectors(rank: int) -> None:
+    torch.manual_seed(0)
+    y = torch.randn(30, 3)
+    mine = y if rank == 0 else y[:0]
+    pred = MultivariateNormal(
+        torch.zeros(len(mine), 3), scale_tril=torch.eye(3).expand(len(mine), 3, 3), validate_args=False
+    )
+    whole = MultivariateNormal(torch.zeros(30, 3), scale_tril=torch.eye(3).expand(30, 3, 3))
+    torch.testing.assert_close(FCalLoss(df=5)(pred, mine), FCalLoss(df=5, sync=False)(whole, y))
+
+
+def _target_on_another_device(rank: int) -> None:
+    target = torch.randn(20) if rank == 0 else torch.randn(20, device="meta")
+    with pytest.raises(RuntimeError if rank == 0 else ValueError):
+        FCalLoss(df=5)(Normal(torch.zeros(20), torch.ones(20)), target)
+
+
+CHECKS = [
+    _compare,
+    _fully_masked_shard,
+    _bad_input_on_one_rank,
+    _own_batches_and_sampling,
+    _task_that_fails_on_one_rank,
+    _empty_shard_of_vectors,
+    _target_on_another_device,
+]
+
+
 def _enter(rank: int, check, folder: str) -> None:
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
@@ -127,7 +168,7 @@ def _enter(rank: int, check, folder: str) -> None:
     distributed.destroy_process_group()
 
 
-@pytest.mark.parametrize("check", [_compare, _fully_masked_shard, _bad_input_on_one_rank, _own_batches_and_sampling])
+@pytest.mark.parametrize("check", CHECKS)
 def test_two_ranks(check):
     with tempfile.TemporaryDirectory() as folder:
         mp.spawn(_enter, args=(check, folder), nprocs=2, join=True)

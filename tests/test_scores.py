@@ -112,5 +112,5 @@ def test_bad_reduction_and_empty_mean_are_refused():
     pred = Normal(torch.zeros(3), torch.ones(3))
     with pytest.raises(ValueError, match="expected `reduction` one of 'none', 'sum', 'mean', got 'average'"):
         fcal.nll(pred, torch.zeros(3), reduction="average")
-    with pytest.raises(ValueError, match="at least one valid target"):
+    with pytest.raises(ValueError, match="at least 1 value that counts, got 0"):
         fcal.nll(pred, torch.full((3,), math.nan), reduction="mean")

@@ -40,6 +40,27 @@ def test_demo_refuses_a_misspelt_key_in_one_line(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("line", ["train_rows = 0", "lam = nan", "seeds = 0", 'divergence = "foo"', "hidden = -1"])
+def test_demo_refuses_bad_values_in_one_line_before_training(tmp_path, line):
+    name = line.partition(" ")[0]
+    text = (ROOT / "experiments/heteroscedastic_line/config.toml").read_text().splitlines()
+    config = tmp_path / "bad.toml"
+    config.write_text("\n".join(line if old.startswith(f"{name} ") else old for old in text))
+    result = run(DEMO, "--config", config, "--out", tmp_path / "out")
+    assert result.returncode == 2
+    assert result.stderr.count("\n") == 1
+    assert f"expected `{name}`" in result.stderr
+
+
+def test_scripts_refuse_an_output_they_cannot_write(tmp_path):
+    (tmp_path / "file").write_text("")
+    for command in ([DEMO, "--out", tmp_path / "file"], [ROOT / "bench/core.py", "--out", tmp_path]):
+        result = run(*command)
+        assert result.returncode == 2
+        assert result.stderr.count("\n") == 1
+    assert run(ROOT / "bench/core.py", "--shrink", 0).returncode == 2
+
+
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peak memory is read from Linux's /proc")
 def test_bench_writes_a_row_per_claim(tmp_path):
     result = run(ROOT / "bench/core.py", "--shrink", 1000, "--out", tmp_path / "core.json")

@@ -4,6 +4,7 @@ import argparse
 import copy
 import math
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 from torch.distributions import Normal
 
 import fcal
+from fcal._checks import check_integer, check_number
 from fcal._config import read_config
 from fcal._files import atomic_path, provenance, write_json
 
@@ -44,6 +46,17 @@ class Config:
     df: int
     lam: float
     seeds: int
+
+    def __post_init__(self) -> None:
+        for name in ("train_rows", "calibration_rows", "test_rows"):
+            check_integer(name, getattr(self, name), at_least=2, at_most=10_000_000)
+        for name in ("train_steps", "tune_steps", "seeds", "df"):
+            check_integer(name, getattr(self, name), at_least=1, at_most=1_000_000)
+        check_integer("hidden", self.hidden, at_least=1, at_most=4096)
+        for name in ("train_rate", "tune_rate"):
+            check_number(name, getattr(self, name), low=1e-9, high=1.0)
+        check_number("lam", self.lam, low=0.0, high=1.0)
+        fcal.divergences.by_name(self.divergence)
 
 
 @dataclass(frozen=True)
@@ -258,6 +271,9 @@ def main() -> int:
     torch.set_num_threads(1)
     try:
         config = read_config(options.config, Config)
+        options.out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=options.out):
+            pass  # a folder that cannot be written to is refused now, not after the training
     except (ValueError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return 2

@@ -1,6 +1,5 @@
 """Validation of what users pass in: one sentence per mistake, raised once, at the public function."""
 
-import math
 from typing import Any
 
 import torch
@@ -13,12 +12,14 @@ def is_tracing() -> bool:
     return torch.compiler.is_compiling()
 
 
-def check_integer(name: str, value: Any, *, at_least: int) -> int:
-    """An integer option with a lower bound; booleans and floats are refused."""
+def check_integer(name: str, value: Any, *, at_least: int, at_most: int = 2**31) -> int:
+    """An integer option within bounds; booleans and floats are refused."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"expected `{name}` an int, got {type(value).__name__} {value!r}")
     if value < at_least:
         raise ValueError(f"expected `{name}` >= {at_least}, got {value}")
+    if value > at_most:
+        raise ValueError(f"expected `{name}` <= {at_most}, got {value if value < 10**20 else 'a far larger number'}")
     return value
 
 
@@ -26,7 +27,7 @@ def check_number(name: str, value: Any, *, low: float, high: float) -> float:
     """A finite real option within ``[low, high]``."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"expected `{name}` a number, got {type(value).__name__} {value!r}")
-    if not (math.isfinite(value) and low <= value <= high):
+    if not low <= value <= high:  # NaN is not either
         raise ValueError(f"expected `{name}` within [{low:g}, {high:g}], got {value}")
     return float(value)
 
@@ -38,7 +39,7 @@ def check_flag(name: str, value: Any) -> bool:
     return value
 
 
-def check_pair(pred: Any, target: Any) -> None:
+def check_pair(pred: Any, target: Any, name: str = "target") -> None:
     """A prediction and the targets it speaks of: types, dtypes, devices and shapes.
 
     A prediction of scalar batch shape speaks of every target; any other shape must match exactly, so that a mean of
@@ -47,14 +48,16 @@ def check_pair(pred: Any, target: Any) -> None:
     if not isinstance(pred, Distribution):
         raise TypeError(f"expected `pred` a torch.distributions.Distribution, got {type(pred).__name__}")
     if not isinstance(target, Tensor):
-        raise TypeError(f"expected `target` a torch.Tensor, got {type(target).__name__}")
+        raise TypeError(f"expected `{name}` a torch.Tensor, got {type(target).__name__}")
     if not target.is_floating_point():
-        raise TypeError(f"expected `target` of a floating dtype, got {target.dtype}")
+        raise TypeError(f"expected `{name}` of a floating dtype, got {target.dtype}")
+    if target.layout != torch.strided or target.is_nested:
+        raise TypeError(f"expected `{name}` a dense tensor, got {target.layout}")
     shape, event = target.shape, pred.event_shape
     batch_fits = not pred.batch_shape or shape == pred.batch_shape + event
     if not batch_fits or shape[len(shape) - len(event) :] != event:
         expected = tuple(pred.batch_shape + event)
-        raise ValueError(f"expected `target` of shape {expected} like `pred`, got {tuple(shape)}")
+        raise ValueError(f"expected `{name}` of shape {expected} like `pred`, got {tuple(shape)}")
 
 
 def check_beside_target(name: str, value: Any, target: Tensor, rows: torch.Size) -> Tensor:
@@ -94,7 +97,8 @@ def check_values(name: str, requirement: str, value: Tensor, good: Tensor) -> No
     raise ValueError(f"expected `{name}` {requirement}, got {first:g} ({int(bad.sum())} of {bad.numel()} values)")
 
 
-def check_counts(count: Tensor, *, at_least: int) -> None:
+def check_count(count: float, *, at_least: int) -> None:
     """The number of targets that count, after masks, weights and ranks."""
-    if not is_tracing() and float(count) < at_least:
-        raise ValueError(f"expected `target` with at least {at_least} valid value(s), got {float(count):g}")
+    if not count >= at_least:
+        needed = "1 value that counts" if at_least == 1 else f"{at_least} values that count"
+        raise ValueError(f"expected `target` with at least {needed}, got {count:g}")

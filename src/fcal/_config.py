@@ -23,6 +23,8 @@ def read_config(path: str | os.PathLike[str], kind: type[Config]) -> Config:
     """
     try:
         table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"expected `{path}` a file to read, got: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"expected `{path}` to be TOML, got: {error}") from None
     return config_from(table, kind, source=str(path))
@@ -56,7 +58,9 @@ def config_from(table: dict[str, Any], kind: type[Config], *, source: str = "con
     ]
     for name in required:
         if name not in table:
-            raise ValueError(f"expected `{source}` to have the key {name!r}, got {', '.join(map(repr, table))}")
+            raise ValueError(
+                f"expected `{source}` to have the key {name!r}, got {', '.join(map(repr, table)) or 'none'}"
+            )
     return kind(**{key: _checked(value, types[key], f"{source}: {key}") for key, value in table.items()})
 
 
@@ -64,5 +68,5 @@ def _checked(value: Any, kind: Any, name: str) -> Any:
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise ValueError(f"expected `{name}` a {kind.__name__}, got {value!r}")
+        raise ValueError(f"expected `{name}` of type {kind.__name__}, got {value!r}")
     return value

@@ -5,10 +5,12 @@ gives world_size * dg/dS on each rank, a factor that the averaging of Distribute
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, distributed
+
+Result = TypeVar("Result")
 
 
 def world_size() -> int:
@@ -59,12 +61,35 @@ def sum_over_ranks(local: Callable[[], Tensor], *, size: int, device: torch.devi
     try:
         flagged = torch.cat([local(), torch.zeros(1, dtype=torch.float64, device=device)])
     except Exception:
-        failure = torch.zeros(size + 1, dtype=torch.float64, device=device)
-        failure[-1] = 1.0
-        all_reduced(failure)
+        all_reduced(_flags(size + 1, 1.0, device))
         raise
     total: Tensor = _SumOverRanks.apply(flagged)
-    failures = int(total[-1].item())
+    _raise_for_others(total[-1])
+    return total[:-1]
+
+
+def together(local: Callable[[], Result], *, device: torch.device, sync: bool) -> Result:
+    """Run ``local`` on every rank; where it raises on one, it raises on all. Without ``sync``, just run it."""
+    if not sync or world_size() == 1:
+        return local()
+    try:
+        result = local()
+    except Exception:
+        all_reduced(_flags(1, 1.0, device))
+        raise
+    _raise_for_others(all_reduced(_flags(1, 0.0, device))[-1])
+    return result
+
+
+def _flags(size: int, last: float, device: torch.device) -> Tensor:
+    """Zeros, the last of which says whether this rank failed; on a device that collectives know."""
+    known = device if device.type in ("cpu", "cuda") else torch.device("cpu")
+    flags = torch.zeros(size, dtype=torch.float64, device=known)
+    flags[-1] = last
+    return flags
+
+
+def _raise_for_others(failed: Tensor) -> None:
+    failures = int(failed.item())
     if failures:
         raise RuntimeError(f"expected a valid batch on every rank, got an error on {failures} other rank(s)")
-    return total[:-1]

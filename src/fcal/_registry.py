@@ -30,6 +30,8 @@ class Registry(Generic[Entry]):
 
     def add(self, name: str, entry: Entry) -> None:
         """Add an entry under a name that is still free."""
+        if not isinstance(name, str) or not name:
+            raise TypeError(f"expected `{self._kind}` name a string, got {name!r}")
         if name in self._entries:
             raise ValueError(f"expected `{self._kind}` name that is not taken, got {name!r}")
         self._entries[name] = entry

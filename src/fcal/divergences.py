@@ -78,7 +78,7 @@ def kl(mean: Scalar, variance: Scalar, df: int | None = None) -> Scalar:
         df: Degrees of freedom :math:`K` of the target N(K, 2K); None for N(0, 1).
 
     Returns:
-        A non-negative scalar, zero exactly when the laws agree; infinite at variance 0.
+        A non-negative scalar, zero exactly when the laws agree; unbounded as the variance goes to 0.
 
     Example:
         >>> fcal.divergences.kl(torch.tensor(100.0), torch.tensor(200.0), df=100)
@@ -102,7 +102,7 @@ def reverse_kl(mean: Scalar, variance: Scalar, df: int | None = None) -> Scalar:
         df: Degrees of freedom of the target; None for N(0, 1).
 
     Returns:
-        A non-negative scalar, zero exactly when the laws agree; infinite at variance 0.
+        A non-negative scalar, zero exactly when the laws agree; unbounded as the variance goes to 0.
 
     Example:
         >>> fcal.divergences.reverse_kl(torch.tensor(100.0), torch.tensor(200.0), df=100)
@@ -169,7 +169,11 @@ _OURS: tuple[Divergence, ...] = (kl, reverse_kl, wasserstein, wasserstein_printe
 
 def _target(df: int | None) -> tuple[float, float]:
     """Mean and variance of the target law."""
-    return (0.0, 1.0) if df is None else (float(df), 2.0 * df)
+    if df is None:
+        return 0.0, 1.0
+    if isinstance(df, bool) or not isinstance(df, int) or df < 1:
+        raise ValueError(f"expected `df` None or an int >= 1, got {df!r}")
+    return float(df), 2.0 * df
 
 
 def _standardized(mean: Scalar, variance: Scalar, df: int | None) -> tuple[Scalar, Scalar]:

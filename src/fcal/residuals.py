@@ -6,11 +6,14 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from fcal._checks import check_values
+from fcal._checks import check_pair, check_values
 from fcal.distributions import normal_quantile_of_log, quantile
 from fcal.distributions.observation import Observation, observe
 
 __all__ = ["standardize", "unstandardize"]
+
+_FARTHEST = 37.5  # beyond it a normal tail probability is no longer a normal float64
+_CENTRAL = 1e-2
 
 
 def standardize(pred: Distribution, target: Tensor, *, valid_mask: Tensor | None = None) -> Tensor:
@@ -56,7 +59,7 @@ def unstandardize(pred: Distribution, z: Tensor) -> Tensor:
 
     Args:
         pred: Prediction of a scalar family.
-        z: Residuals, shaped like the prediction's samples; NaN is refused.
+        z: Residuals within +-37.5, shaped like the prediction's samples; NaN is refused.
 
     Returns:
         Values, shaped like ``z``.
@@ -67,6 +70,8 @@ def unstandardize(pred: Distribution, z: Tensor) -> Tensor:
         >>> fcal.residuals.unstandardize(law, torch.tensor([0.0]))  # the median, log 2
         tensor([0.6931])
     """
+    check_pair(pred, z, "z")
+    check_values("z", f"within [-{_FARTHEST:g}, {_FARTHEST:g}]", z.detach(), z.abs() <= _FARTHEST)
     wide = z.to(torch.float64)
     lower = 0.5 * torch.erfc(-wide * math.sqrt(0.5))
     upper = 0.5 * torch.erfc(wide * math.sqrt(0.5))
@@ -83,12 +88,26 @@ def residuals_of(observation: Observation) -> Tensor:
         assert family.log_cdf is not None  # Family guarantees both
         assert family.log_survival is not None
         z = _from_nearer_tail(family.log_cdf(inner, *law.parameters), family.log_survival(inner, *law.parameters))
+        if family.central is not None:
+            z = _refined_near_median(z, family.central(inner, *law.parameters))
     if law.transforms:
         z = direction * z
-    found = z.detach()
-    good = torch.isfinite(found)
+    if z.shape != observation.target.shape:
+        raise ValueError(
+            f"expected {law.kind.__name__} residuals of shape {tuple(observation.target.shape)}, got {tuple(z.shape)}"
+        )
+    good = observation.hide(torch.isfinite(z.detach()), True)
     check_values("target", f"possible under a {law.kind.__name__} prediction", observation.target.detach(), good)
     return z
+
+
+def _refined_near_median(z: Tensor, central: Tensor) -> Tensor:
+    """Replace residuals near 0, where log F rounds, by the series of the normal quantile about 1/2."""
+    near = central.abs() < _CENTRAL
+    c = torch.where(near, central, 0.0)
+    square = c.square()
+    series = c * (1 + square * (math.pi / 3 + square * (7 * math.pi**2 / 30 + square * 127 * math.pi**3 / 630)))
+    return torch.where(near, math.sqrt(2 * math.pi) * series, z)
 
 
 def _from_nearer_tail(log_cdf: Tensor, log_survival: Tensor) -> Tensor:

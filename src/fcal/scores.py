@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from fcal._checks import check_values
+from fcal._checks import check_count, is_tracing
 from fcal._registry import Registry
 from fcal.distributions.observation import Observation, observe
 
@@ -81,7 +81,7 @@ def crps(
         >>> fcal.crps(Uniform(torch.tensor(0.0), torch.tensor(1.0)), torch.tensor(0.5))
         tensor(0.0833)
     """
-    observation = observe(pred, target, valid_mask=valid_mask, weight=weight)
+    observation = observe(pred, target, valid_mask=valid_mask, weight=weight, widest=True, anywhere=True)
     law = observation.law
     if law.family.crps is None or law.transforms:
         name = type(pred).__name__
@@ -113,7 +113,8 @@ def _per_prediction(scores: Tensor, observation: Observation) -> Tensor:
 
 def _mean(scores: Tensor, observation: Observation) -> Tensor:
     total = observation.total_weight()
-    check_values("valid_mask", "with at least one valid target", total, total > 0)
+    if not is_tracing():
+        check_count(observation.count(), at_least=1)
     return observation.event_size() * scores.sum(dtype=torch.float64) / total
 
 

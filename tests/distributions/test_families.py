@@ -5,7 +5,7 @@ import math
 import mpmath as mp
 import pytest
 import torch
-from references import REFERENCES
+from references import REFERENCES, normal_quantile
 from torch import distributions
 from torch.autograd import gradcheck
 from torch.distributions import transforms
@@ -258,7 +258,7 @@ def test_register_refuses_what_is_not_a_distribution_or_a_family():
         register(int, Family(parameters=(), residual=lambda y: y))
     with pytest.raises(TypeError, match="expected `family` a"):
         register(Triangular, "triangular")
-    with pytest.raises(ValueError, match="with `log_cdf` and `log_survival`, or with `residual`"):
+    with pytest.raises(ValueError, match="with both `log_cdf` and `log_survival`, or with `residual`"):
         Family(parameters=("a",))
     with pytest.raises(ValueError, match="expected `location` one of"):
         Family(parameters=("a",), residual=lambda y, _: y, location="b")
@@ -293,3 +293,169 @@ def test_impossible_target_is_refused(name, y):
 
 def test_registry_lists_families_without_torch_warnings():
     assert {"Normal", "Laplace", "Logistic", "MultivariateNormal"} <= set(fcal.distributions.families())
+
+
+@pytest.mark.parametrize(
+    ("law", "y"),
+    [
+        (distributions.Exponential(torch.ones(1)), -1.0),
+        (distributions.Uniform(torch.zeros(1), torch.ones(1)), 2.0),
+        (distributions.HalfNormal(torch.ones(1)), -2.0),
+        (distributions.LogNormal(torch.zeros(1), torch.ones(1)), -2.0),
+        (distributions.Weibull(torch.ones(1), torch.ones(1)), 0.0),
+        (
+            distributions.TransformedDistribution(
+                distributions.Normal(torch.zeros(1), torch.ones(1)), [transforms.SigmoidTransform()]
+            ),
+            1.5,
+        ),
+    ],
+)
+def test_value_outside_the_support_is_refused_by_scores_and_tails_too(law, y):
+    for function in (fcal.nll, fcal.losses.NLLLoss(), log_cdf, log_survival, fcal.standardize):
+        with pytest.raises(ValueError, match="possible under a"):
+            function(law, torch.tensor([y]))
+
+
+def test_uniform_with_crossed_bounds_is_refused():
+    law = distributions.Uniform(torch.ones(2), torch.zeros(2), validate_args=False)
+    for function in (fcal.nll, fcal.standardize, fcal.crps):
+        with pytest.raises(ValueError, match="expected `pred.high` > `pred.low`, got 0"):
+            function(law, torch.full((2,), 0.5))
+
+
+@pytest.mark.parametrize(("factor", "diagonal"), [(100.0, 1e-12), (1.0, 1e-14), (1.0, 1e-16), (1e-3, 1.0)])
+def test_low_rank_residuals_keep_a_small_diagonal(factor, diagonal):
+    loc = torch.zeros(3, dtype=torch.float64)
+    columns = factor * torch.tensor([[1.0], [2.0], [-1.0]], dtype=torch.float64)
+    spread = torch.full((3,), diagonal, dtype=torch.float64)
+    y = torch.tensor([0.3, -0.7, 1.1], dtype=torch.float64) * math.sqrt(diagonal)
+    law = distributions.LowRankMultivariateNormal(loc, columns, spread, validate_args=False)
+    exact = mp.matrix([[mp.mpf(c) for c in row] for row in columns.tolist()])
+    covariance = exact * exact.T + mp.diag([mp.mpf(v) for v in spread.tolist()])
+    z = mp.lu_solve(mp.cholesky(covariance), mp.matrix([mp.mpf(v) for v in y.tolist()]))
+    expected = torch.tensor([float(v) for v in z], dtype=torch.float64)
+    torch.testing.assert_close(fcal.standardize(law, y), expected, rtol=1e-6, atol=1e-12)
+
+
+@pytest.mark.parametrize(("scale", "y"), [(1e-10, -5.56e288), (1e-30, 1e250)])
+def test_cauchy_gradient_survives_a_tiny_scale_far_out(scale, y):
+    parameter = torch.tensor(scale, dtype=torch.float64, requires_grad=True)
+    law = distributions.Cauchy(torch.zeros((), dtype=torch.float64), parameter)
+    target = torch.tensor(y, dtype=torch.float64)
+    (by_scale,) = torch.autograd.grad(fcal.standardize(law, target), [parameter])
+    # log tail = log(scale / (pi |y|)) so far out, and dz / dlog tail = Phi / phi = 1 / |z| to 1e-3
+    z = fcal.standardize(law, target).abs().item()
+    expected = -math.copysign(1, y) / (z * scale)
+    assert by_scale.item() == pytest.approx(expected, rel=2e-3)
+    (by_scale,) = torch.autograd.grad(fcal.nll(law, target), [parameter])
+    assert by_scale.item() == pytest.approx(-1 / scale, rel=1e-9)
+
+
+@pytest.mark.parametrize("t", [1e-15, -1e-12, 1e-6, 3e-3, 0.02])
+@pytest.mark.parametrize("name", ["Laplace", "Logistic", "Cauchy"])
+def test_residuals_near_the_median_keep_relative_precision(name, t):
+    reference = REFERENCES[name]
+    law = reference.kind(torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64))
+    zero, one = mp.mpf(0), mp.mpf(1)
+    expected = float(normal_quantile(*reference.tails(mp.mpf(t), zero, one)))
+    assert fcal.standardize(law, torch.tensor([t], dtype=torch.float64)).item() == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_lognormal_nll_does_not_overflow_on_the_way(sign):
+    loc, scale, y = (
+        torch.tensor(v, dtype=torch.float64) for v in (300 * sign * math.log(10), 1e30, 10.0 ** (300 * sign))
+    )
+    found = fcal.nll(distributions.LogNormal(loc, scale), y)
+    expected = (30 + 300 * sign) * math.log(10) + 0.5 * math.log(2 * math.pi)
+    assert found.item() == pytest.approx(expected, rel=1e-9)
+
+
+def test_transform_of_half_the_line_is_refused_for_a_law_on_all_of_it():
+    law = distributions.TransformedDistribution(
+        distributions.Normal(torch.zeros(2), torch.ones(2)), [transforms.PowerTransform(torch.tensor(2.0))]
+    )
+    with pytest.raises(TypeError, match="transforms of all its values, got PowerTransform"):
+        fcal.standardize(law, torch.ones(2))
+
+
+@pytest.mark.parametrize("scale", [0.0, math.inf, math.nan])
+def test_bad_parameters_of_a_transform_are_refused_by_name(scale):
+    base = distributions.Normal(torch.zeros(2), torch.ones(2))
+    law = distributions.TransformedDistribution(
+        base, [transforms.AffineTransform(torch.zeros(2), torch.full((2,), scale))]
+    )
+    with pytest.raises(ValueError, match="expected `pred.transforms: scale` finite and not 0"):
+        fcal.nll(law, torch.ones(2))
+
+
+def test_masked_row_of_a_transformed_vector_leaves_the_others_alone():
+    torch.manual_seed(0)
+    shift, stretch = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, 2.0, 4.0])
+    base = distributions.MultivariateNormal(torch.zeros(5, 3), torch.eye(3))
+    law = distributions.TransformedDistribution(base, [transforms.AffineTransform(shift, stretch)])
+    y, keep = torch.randn(5, 3), torch.tensor([True, False, True, True, True])
+    torch.testing.assert_close(fcal.nll(law, y, valid_mask=keep)[keep], -law.log_prob(y)[keep])
+    torch.testing.assert_close(fcal.standardize(law, y, valid_mask=keep)[keep], fcal.standardize(law, y)[keep])
+
+
+def test_inverse_affine_transform_is_masked_and_detached_like_any_other():
+    base = distributions.Normal(torch.zeros(3).double(), torch.ones(3).double())
+    loc = torch.tensor([0.5, 1.0, 2.0]).double().requires_grad_()
+    scale = torch.tensor([2.0, 3.0, 0.5]).double().requires_grad_()
+    y = torch.tensor([0.1, 0.7, 0.3]).double()
+    law = distributions.TransformedDistribution(base, [transforms.AffineTransform(loc, scale).inv])
+    loss = fcal.FCalLoss(df=1, detach_mean=True)(law, y)
+    by_loc, by_scale = torch.autograd.grad(loss, [loc, scale], allow_unused=True)
+    assert by_loc is None or not by_loc.any()
+    assert by_scale.any()
+    holed = torch.tensor([0.5, 1.0, math.nan]).double()
+    law = distributions.TransformedDistribution(base, [transforms.AffineTransform(holed, scale).inv])
+    assert torch.isfinite(fcal.FCalLoss(df=1)(law, y, valid_mask=torch.tensor([True, True, False])))
+
+
+@pytest.mark.parametrize(
+    ("upper", "error", "message"),
+    [
+        (torch.full((2, 1), 0.7), ValueError, r"expected `upper` of shape \(2,\) like `lower`"),
+        (torch.full((2,), 0.9), ValueError, "such that lower \\+ upper = 1, got 0.9"),
+        (torch.ones(2, dtype=torch.int64), TypeError, "expected `upper` a tensor of a floating dtype"),
+        ([0.7, 0.7], TypeError, "expected `upper` a tensor of a floating dtype, got list"),
+    ],
+)
+def test_quantile_refuses_an_upper_tail_that_does_not_fit(upper, error, message):
+    law = distributions.Normal(torch.zeros(2), torch.ones(2))
+    with pytest.raises(error, match=message):
+        quantile(law, torch.full((2,), 0.3), upper)
+
+
+def test_quantile_refuses_bad_parameters():
+    law = distributions.Normal(torch.zeros(2), -torch.ones(2), validate_args=False)
+    with pytest.raises(ValueError, match="expected `pred.scale` > 0, got -1"):
+        quantile(law, torch.full((2,), 0.3))
+
+
+def test_parameters_that_are_not_floating_are_refused():
+    law = distributions.Normal(torch.zeros(2, dtype=torch.complex64), torch.ones(2), validate_args=False)
+    with pytest.raises(TypeError, match="expected `pred.loc` a tensor of a floating dtype, got torch.complex64"):
+        fcal.nll(law, torch.zeros(2))
+
+
+def test_family_whose_residuals_have_the_wrong_shape_is_refused():
+    class Odd(distributions.Normal):
+        pass
+
+    register(Odd, Family(parameters=("loc", "scale"), residual=lambda y, m, s: (y - m).mean() / s.mean()))
+    with pytest.raises(ValueError, match=r"expected Odd residuals of shape \(3,\), got \(\)"):
+        fcal.standardize(Odd(torch.zeros(3), torch.ones(3)), torch.zeros(3))
+
+
+def test_subclass_with_its_own_constructor_works_by_its_family():
+    class ByPrecision(distributions.Normal):
+        def __init__(self, loc, precision):
+            super().__init__(loc, precision.rsqrt())
+
+    pred, y = ByPrecision(torch.zeros(4), torch.full((4,), 4.0)), torch.randn(4)
+    same = distributions.Normal(torch.zeros(4), torch.full((4,), 0.5))
+    torch.testing.assert_close(fcal.losses.CalibrationLoss()(pred, y), fcal.losses.CalibrationLoss()(same, y))

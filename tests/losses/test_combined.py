@@ -115,3 +115,15 @@ def test_bad_batch_is_refused_before_anything_else():
         CombinedLoss()(torch.zeros(3), torch.zeros(3))
     with pytest.raises(ValueError, match="family with a location"):
         CombinedLoss(FCalLoss(detach_mean=True))(Exponential(torch.ones(3)), torch.ones(3))
+
+
+@pytest.mark.parametrize("term", ["nll", 5, FCalLoss])
+def test_terms_must_be_callable_losses(term):
+    for name in ("task", "calibration"):
+        with pytest.raises(TypeError, match=f"expected `{name}` a loss to call, got"):
+            CombinedLoss(**{name: term})
+
+
+def test_term_that_is_not_a_scalar_is_refused():
+    with pytest.raises(ValueError, match=r"expected `task` to return a scalar tensor, got shape \(3,\)"):
+        CombinedLoss(task=fcal.nll)(Normal(torch.zeros(3), torch.ones(3)), torch.zeros(3))

@@ -1,8 +1,11 @@
 """Beta-NLL and the calibration loss against their definitions."""
 
+import pickle
+
 import pytest
 import torch
-from torch.distributions import Cauchy, Independent, Laplace, MultivariateNormal, Normal
+from torch.distributions import Cauchy, Independent, Laplace, MultivariateNormal, Normal, TransformedDistribution
+from torch.distributions.transforms import ExpTransform
 
 import fcal
 from fcal.losses import BetaNLLLoss, CalibrationLoss, NLLLoss
@@ -67,7 +70,7 @@ def test_vector_predictions_work_coordinate_by_coordinate():
 
 @pytest.mark.parametrize("criterion", [BetaNLLLoss(), CalibrationLoss()])
 def test_law_without_a_variance_is_refused(criterion):
-    with pytest.raises(ValueError, match=r"expected `pred\.variance` finite, got"):
+    with pytest.raises(ValueError, match=r"expected `pred\.stddev` finite, got"):
         criterion(Cauchy(torch.zeros(5), torch.ones(5)), torch.zeros(5))
 
 
@@ -76,10 +79,34 @@ def test_bad_options_are_refused():
         BetaNLLLoss(2)
     with pytest.raises(ValueError, match="expected `on` one of 'variance', 'std', got 'sigma'"):
         CalibrationLoss(on="sigma")
-    with pytest.raises(ValueError, match="expected `p` 1 or 2, got 3"):
+    with pytest.raises(ValueError, match="expected `p` <= 2, got 3"):
         CalibrationLoss(p=3)
 
 
 def test_batch_without_a_valid_target_is_refused():
     with pytest.raises(ValueError, match="expected `target` with at least 1 value that counts"):
         NLLLoss()(Normal(torch.zeros(3), torch.ones(3)), torch.full((3,), torch.nan))
+
+
+@pytest.mark.parametrize(
+    "criterion", [CalibrationLoss(on="std"), BetaNLLLoss(), NLLLoss(), fcal.FCalLoss(), fcal.losses.CombinedLoss()]
+)
+def test_losses_can_be_pickled(criterion):
+    copy = pickle.loads(pickle.dumps(criterion))
+    loc, scale, y = batch()
+    torch.testing.assert_close(copy(Normal(loc, scale), y), criterion(Normal(loc, scale), y))
+
+
+@pytest.mark.parametrize(("criterion", "expected"), [(CalibrationLoss(on="std"), -0.5), (BetaNLLLoss(), None)])
+def test_tiny_sigma_in_float32_has_a_finite_gradient(criterion, expected):
+    scale = torch.tensor([1e-25, 1.0], requires_grad=True)
+    criterion(Normal(torch.zeros(2), scale), torch.tensor([1.0, 0.5])).backward()
+    assert torch.isfinite(scale.grad).all()
+    if expected is not None:
+        assert scale.grad[0].item() == pytest.approx(expected)
+
+
+def test_law_without_a_mean_of_its_own_is_refused():
+    pred = TransformedDistribution(Normal(torch.zeros(3), torch.ones(3)), [ExpTransform()])
+    with pytest.raises(TypeError, match="expected `pred` with a mean and a variance, got a transformed Normal"):
+        CalibrationLoss()(pred, torch.ones(3))

@@ -23,6 +23,9 @@ class Family:
             smaller is exact).
         log_prob: ``(value, *parameters)`` to the log-density; the distribution's own where absent.
         residual: ``(value, *parameters)`` to z, where there is a shorter way than the CDF.
+        central: ``(value, *parameters)`` to the CDF minus one half, where it keeps its digits near the median.
+        support: ``(value, *parameters)`` to True where a value can occur; everywhere where absent.
+        ordered: Names of two parameters of which the second must exceed the first, if there are such.
         crps: ``(value, *parameters)`` to the continuous ranked probability score, where it has a closed form.
         location: Name of the parameter that moves the law without changing its shape, if there is one.
         event_dim: 0 for scalars, 1 for vectors (which have ``residual`` and ``log_prob`` but no CDF).
@@ -53,6 +56,9 @@ class Family:
     quantile: Formula | None = None
     log_prob: Formula | None = None
     residual: Formula | None = None
+    central: Formula | None = None
+    support: Formula | None = None
+    ordered: tuple[str, str] | None = None
     crps: Formula | None = None
     location: str | None = None
     event_dim: int = 0
@@ -60,8 +66,12 @@ class Family:
     native: bool = False
 
     def __post_init__(self) -> None:
+        if isinstance(self.parameters, str) or not all(isinstance(name, str) for name in self.parameters):
+            raise TypeError(f"expected `parameters` a tuple of names, got {self.parameters!r}")
+        if self.event_dim not in (0, 1) or len(self.dims()) != len(self.parameters):
+            raise ValueError(f"expected `event_dim` 0, or 1 with `parameter_dims`, got {self.event_dim!r}")
         if self.residual is None and (self.log_cdf is None or self.log_survival is None):
-            raise ValueError("expected `Family` with `log_cdf` and `log_survival`, or with `residual`, got neither")
+            raise ValueError("expected `Family` with both `log_cdf` and `log_survival`, or with `residual`, got less")
         if self.location is not None and self.location not in self.parameters:
             raise ValueError(f"expected `location` one of {self.parameters}, got {self.location!r}")
 
@@ -86,12 +96,12 @@ def register(kind: type[Distribution], family: Family) -> None:
     _FAMILIES[kind] = family
 
 
-def family_of(pred: Distribution) -> Family | None:
-    """The entry of the nearest registered class of ``pred``, or None."""
+def family_of(pred: Distribution) -> tuple[type[Distribution], Family] | None:
+    """The nearest registered class of ``pred`` and its entry, or None."""
     for kind in type(pred).__mro__:
         family = _FAMILIES.get(kind)
         if family is not None:
-            return family
+            return kind, family
     return None
 
 

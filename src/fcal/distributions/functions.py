@@ -4,10 +4,18 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from fcal._checks import check_pair, check_values
+from fcal._checks import check_pair, check_values, is_tracing
 from fcal.distributions.family import Formula
 from fcal.distributions.law import Law, law_of
-from fcal.distributions.observation import Observation, observe, result_dtype
+from fcal.distributions.observation import (
+    Observation,
+    check_parameter_kinds,
+    check_parameter_values,
+    observe,
+    result_dtype,
+)
+
+_SUM_OF_TAILS_TOLERANCE = 1e-3  # of probabilities that may come in half precision
 
 
 def log_cdf(pred: Distribution, value: Tensor) -> Tensor:
@@ -25,7 +33,7 @@ def log_cdf(pred: Distribution, value: Tensor) -> Tensor:
         >>> log_cdf(Laplace(torch.tensor(0.0), torch.tensor(1.0)), torch.tensor(-300.0))
         tensor(-300.6931)
     """
-    return _log_tail(observe(pred, value), lower=True)
+    return _log_tail(observe(pred, value, name="value"), lower=True)
 
 
 def log_survival(pred: Distribution, value: Tensor) -> Tensor:
@@ -43,7 +51,7 @@ def log_survival(pred: Distribution, value: Tensor) -> Tensor:
         >>> log_survival(Exponential(torch.tensor(2.0)), torch.tensor(500.0))
         tensor(-1000.)
     """
-    return _log_tail(observe(pred, value), lower=False)
+    return _log_tail(observe(pred, value, name="value"), lower=False)
 
 
 def quantile(pred: Distribution, lower: Tensor, upper: Tensor | None = None) -> Tensor:
@@ -63,18 +71,31 @@ def quantile(pred: Distribution, lower: Tensor, upper: Tensor | None = None) -> 
         >>> quantile(law, torch.tensor(1.0), upper=torch.tensor(1e-30))
         tensor(69.0776)
     """
-    check_pair(pred, lower)
+    check_pair(pred, lower, "lower")
     law = law_of(pred)
     formula = _formula(law, law.family.quantile, "quantile")
-    dtype = result_dtype(law, lower)
+    check_parameter_kinds(law, lower)
     below = lower.to(torch.float64)
-    above = 1 - below if upper is None else upper.to(torch.float64)
-    smaller = torch.minimum(below, above)
-    check_values("lower", "within (0, 1)", below, (smaller > 0) & (below <= 1) & (above <= 1))
-    law = law.map(lambda p, _: p.to(torch.float64))
-    direction = _direction(law, below)
-    first, second = torch.where(direction > 0, below, above), torch.where(direction > 0, above, below)
-    return law.push_forward(formula(first, second, *law.parameters)).to(dtype)
+    above = 1 - below if upper is None else _checked_upper(upper, below)
+    check_values("lower", "within (0, 1)", below, (torch.minimum(below, above) > 0) & (below <= 1))
+    if not is_tracing():
+        check_parameter_values(law)
+    dtype = result_dtype(law, lower)
+    law = law.map(lambda p, _: p.to(torch.float64), lambda p: p.to(torch.float64))
+    rising = _direction(law, below) > 0
+    inner = formula(torch.where(rising, below, above), torch.where(rising, above, below), *law.parameters)
+    return law.push_forward(inner).to(dtype)
+
+
+def _checked_upper(upper: Tensor, below: Tensor) -> Tensor:
+    if not isinstance(upper, Tensor) or not upper.is_floating_point():
+        found = upper.dtype if isinstance(upper, Tensor) else type(upper).__name__
+        raise TypeError(f"expected `upper` a tensor of a floating dtype, got {found}")
+    if upper.shape != below.shape or upper.device != below.device:
+        raise ValueError(f"expected `upper` of shape {tuple(below.shape)} like `lower`, got {tuple(upper.shape)}")
+    above = upper.to(torch.float64)
+    check_values("upper", "such that lower + upper = 1", above, (below + above - 1).abs() < _SUM_OF_TAILS_TOLERANCE)
+    return above
 
 
 def _log_tail(observation: Observation, *, lower: bool) -> Tensor:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, Independent, TransformedDistribution, Uniform
+from torch.distributions import Distribution, Independent, TransformedDistribution, Uniform, constraints
 from torch.distributions import transforms as torch_transforms
 from torch.distributions.transforms import Transform
 
@@ -29,10 +29,10 @@ class Law(NamedTuple):
     parameters: tuple[Tensor, ...]
     transforms: tuple[Transform, ...] = ()
 
-    def map(self, change: Callable[[Tensor, int], Tensor]) -> "Law":
-        """Apply ``change(tensor, event_dim)`` to every tensor of the law."""
+    def map(self, change: Callable[[Tensor, int], Tensor], of_transform: Callable[[Tensor], Tensor]) -> "Law":
+        """Apply ``change(tensor, event_dim)`` to the parameters, ``of_transform(tensor)`` to those of transforms."""
         parameters = tuple(change(p, d) for p, d in zip(self.parameters, self.family.dims(), strict=True))
-        transforms = tuple(_map_transform(t, lambda p: change(p, 0)) for t in self.transforms)
+        transforms = tuple(_map_transform(t, of_transform) for t in self.transforms)
         return self._replace(parameters=parameters, transforms=transforms)
 
     def detach_location(self) -> "Law":
@@ -77,14 +77,15 @@ def law_of(pred: Distribution) -> Law:
     Raises:
         TypeError: Its family is not registered, or a transform of it is not monotone and elementwise.
     """
-    family = family_of(pred)
-    if family is not None:
-        return Law(type(pred), family, tuple(getattr(pred, name) for name in family.parameters))
+    known = family_of(pred)
+    if known is not None:
+        return Law(*known, tuple(getattr(pred, name) for name in known[1].parameters))
     if isinstance(pred, Independent):
         return law_of(pred.base_dist)
     if isinstance(pred, TransformedDistribution):
         base = law_of(pred.base_dist)
         transforms = [part for transform in pred.transforms for part in _parts(transform)]
+        _check_domains(base, transforms)
         return _absorb(base._replace(transforms=(*base.transforms, *transforms)))
     name = type(pred).__name__
     raise TypeError(
@@ -97,10 +98,25 @@ def law_of(pred: Distribution) -> Law:
 def _parts(transform: Transform) -> list[Transform]:
     if isinstance(transform, torch_transforms.ComposeTransform):
         return [part for inner in transform.parts for part in _parts(inner)]
-    if transform.domain.event_dim or transform.codomain.event_dim or not transform.bijective:
+    try:
+        elementwise = not transform.domain.event_dim and not transform.codomain.event_dim
+        usable = elementwise and transform.bijective and transform.sign is not None
+    except (NotImplementedError, AttributeError):
+        usable = False
+    if not usable:
         name = type(transform).__name__
         raise TypeError(f"expected `pred` with elementwise, monotone transforms, got {name}")
     return [transform]
+
+
+def _check_domains(base: Law, transforms: list[Transform]) -> None:
+    """A transform that is monotone on a part of the line only must not meet a variable from all of it."""
+    values = base.transforms[-1].codomain if base.transforms else base.kind.support
+    for transform in transforms:
+        if values is constraints.real and transform.domain is not constraints.real:
+            name = type(transform).__name__
+            raise TypeError(f"expected `pred` with transforms of all its values, got {name} of {transform.domain}")
+        values = transform.codomain
 
 
 def _absorb(law: Law) -> Law:
@@ -126,6 +142,8 @@ def _inverse(transform: Transform, value: Tensor) -> Tensor:
 
 
 def _map_transform(transform: Transform, change: Callable[[Tensor], Tensor]) -> Transform:
+    if isinstance(transform, torch_transforms._InverseTransform):
+        return _map_transform(transform.inv, change).inv
     names = _TRANSFORM_PARAMETERS.get(type(transform))
     if names is None:
         return transform
@@ -135,7 +153,16 @@ def _map_transform(transform: Transform, change: Callable[[Tensor], Tensor]) -> 
     return make(**changed)
 
 
+def transform_parameters(transform: Transform) -> dict[str, Tensor | float]:
+    """The tensors or numbers of a transform, by name; also those of an inverse."""
+    if isinstance(transform, torch_transforms._InverseTransform):
+        return transform_parameters(transform.inv)
+    return {name: getattr(transform, name) for name in _TRANSFORM_PARAMETERS.get(type(transform), ())}
+
+
 def _detach_shift(transform: Transform) -> Transform:
+    if isinstance(transform, torch_transforms._InverseTransform):
+        return _detach_shift(transform.inv).inv
     if isinstance(transform, torch_transforms.AffineTransform) and isinstance(transform.loc, Tensor):
         return torch_transforms.AffineTransform(transform.loc.detach(), transform.scale)
     return transform

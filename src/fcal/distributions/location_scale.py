@@ -8,33 +8,29 @@ from torch.nn.functional import logsigmoid
 
 from fcal.distributions.family import Family, register
 from fcal.distributions.logistic import Logistic
-from fcal.distributions.tails import finite_exp, log1mexp_of_log, log_normal_cdf, normal_quantile
+from fcal.distributions.tails import finite_exp, log1mexp_of_log, log_normal_cdf, normal_quantile, unit
 
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _LOG_HALF = math.log(0.5)
 
 
-def _unit(value: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
-    return (value - loc) / scale
-
-
 def _normal_log_prob(value: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
-    return -0.5 * _unit(value, loc, scale).square() - scale.log() - _LOG_SQRT_2PI
+    return -0.5 * unit(value, loc, scale).square() - scale.log() - _LOG_SQRT_2PI
 
 
 def _normal_crps(value: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
-    z = _unit(value, loc, scale)
+    z = unit(value, loc, scale)
     density = torch.exp(-0.5 * z.square() - _LOG_SQRT_2PI)
     return scale * (z * torch.erf(z * math.sqrt(0.5)) + 2 * density - 1 / math.sqrt(math.pi))
 
 
 NORMAL = Family(
     parameters=("loc", "scale"),
-    log_cdf=lambda value, loc, scale: log_normal_cdf(_unit(value, loc, scale)),
-    log_survival=lambda value, loc, scale: log_normal_cdf(-_unit(value, loc, scale)),
+    log_cdf=lambda value, loc, scale: log_normal_cdf(unit(value, loc, scale)),
+    log_survival=lambda value, loc, scale: log_normal_cdf(-unit(value, loc, scale)),
     quantile=lambda lower, upper, loc, scale: loc + scale * normal_quantile(lower, upper),
     log_prob=_normal_log_prob,
-    residual=_unit,
+    residual=unit,
     crps=_normal_crps,
     location="loc",
     native=True,
@@ -47,43 +43,50 @@ def _laplace_log_cdf(t: Tensor) -> Tensor:
     return torch.where(below, _LOG_HALF + t, torch.log1p(-0.5 * torch.exp(-torch.where(below, 0.0, t))))
 
 
+def _laplace_central(t: Tensor) -> Tensor:
+    below = t < 0
+    return torch.where(below, torch.expm1(torch.where(below, t, 0.0)), -torch.expm1(-torch.where(below, 0.0, t))) / 2
+
+
 def _laplace_quantile(lower: Tensor, upper: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
     tail = torch.log(2 * torch.minimum(lower, upper))
     return loc + scale * torch.where(lower < upper, tail, -tail)
 
 
 def _laplace_crps(value: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
-    t = _unit(value, loc, scale).abs()
+    t = unit(value, loc, scale).abs()
     return scale * (t + torch.exp(-t) - 0.75)
 
 
 LAPLACE = Family(
     parameters=("loc", "scale"),
-    log_cdf=lambda value, loc, scale: _laplace_log_cdf(_unit(value, loc, scale)),
-    log_survival=lambda value, loc, scale: _laplace_log_cdf(-_unit(value, loc, scale)),
+    log_cdf=lambda value, loc, scale: _laplace_log_cdf(unit(value, loc, scale)),
+    log_survival=lambda value, loc, scale: _laplace_log_cdf(-unit(value, loc, scale)),
     quantile=_laplace_quantile,
-    log_prob=lambda value, loc, scale: -_unit(value, loc, scale).abs() - torch.log(2 * scale),
+    log_prob=lambda value, loc, scale: -unit(value, loc, scale).abs() - torch.log(2 * scale),
+    central=lambda value, loc, scale: _laplace_central(unit(value, loc, scale)),
     crps=_laplace_crps,
     location="loc",
 )
 
 
 def _logistic_log_prob(value: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
-    t = _unit(value, loc, scale)
+    t = unit(value, loc, scale)
     return logsigmoid(t) + logsigmoid(-t) - scale.log()
 
 
 def _logistic_crps(value: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
-    t = _unit(value, loc, scale)
+    t = unit(value, loc, scale)
     return scale * (t - 2 * logsigmoid(t) - 1)
 
 
 LOGISTIC = Family(
     parameters=("loc", "scale"),
-    log_cdf=lambda value, loc, scale: logsigmoid(_unit(value, loc, scale)),
-    log_survival=lambda value, loc, scale: logsigmoid(-_unit(value, loc, scale)),
+    log_cdf=lambda value, loc, scale: logsigmoid(unit(value, loc, scale)),
+    log_survival=lambda value, loc, scale: logsigmoid(-unit(value, loc, scale)),
     quantile=lambda lower, upper, loc, scale: loc + scale * (lower.log() - upper.log()),
     log_prob=_logistic_log_prob,
+    central=lambda value, loc, scale: torch.tanh(unit(value, loc, scale) / 2) / 2,
     crps=_logistic_crps,
     location="loc",
 )
@@ -107,7 +110,7 @@ def _cauchy_log_cdf(t: Tensor) -> Tensor:
 
 
 def _cauchy_log_prob(value: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
-    t = _unit(value, loc, scale).abs()
+    t = unit(value, loc, scale).abs()
     near = t < 1
     inner = torch.log1p(torch.where(near, t, 1.0).square())
     far = torch.where(near, 1.0, t)
@@ -122,16 +125,17 @@ def _cauchy_quantile(lower: Tensor, upper: Tensor, loc: Tensor, scale: Tensor) -
 
 CAUCHY = Family(
     parameters=("loc", "scale"),
-    log_cdf=lambda value, loc, scale: _cauchy_log_cdf(_unit(value, loc, scale)),
-    log_survival=lambda value, loc, scale: _cauchy_log_cdf(-_unit(value, loc, scale)),
+    log_cdf=lambda value, loc, scale: _cauchy_log_cdf(unit(value, loc, scale)),
+    log_survival=lambda value, loc, scale: _cauchy_log_cdf(-unit(value, loc, scale)),
     quantile=_cauchy_quantile,
     log_prob=_cauchy_log_prob,
+    central=lambda value, loc, scale: torch.atan(unit(value, loc, scale)) / math.pi,
     location="loc",
 )
 
 
 def _gumbel_log_prob(value: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
-    t = _unit(value, loc, scale)
+    t = unit(value, loc, scale)
     return -t - finite_exp(-t) - scale.log()
 
 
@@ -142,8 +146,8 @@ def _gumbel_quantile(lower: Tensor, upper: Tensor, loc: Tensor, scale: Tensor) -
 
 GUMBEL = Family(
     parameters=("loc", "scale"),
-    log_cdf=lambda value, loc, scale: -finite_exp(-_unit(value, loc, scale)),
-    log_survival=lambda value, loc, scale: log1mexp_of_log(-_unit(value, loc, scale)),
+    log_cdf=lambda value, loc, scale: -finite_exp(-unit(value, loc, scale)),
+    log_survival=lambda value, loc, scale: log1mexp_of_log(-unit(value, loc, scale)),
     quantile=_gumbel_quantile,
     log_prob=_gumbel_log_prob,
     location="loc",

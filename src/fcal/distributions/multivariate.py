@@ -32,7 +32,10 @@ MULTIVARIATE_NORMAL = Family(
 
 
 def _low_rank_tril(cov_factor: Tensor, cov_diag: Tensor) -> Tensor:
-    return torch.linalg.cholesky(cov_factor @ cov_factor.mT + torch.diag_embed(cov_diag))
+    """Cholesky factor of W W' + D, from the QR factors of [W, sqrt D]': forming the sum would lose a small D."""
+    root = torch.cat([cov_factor, torch.diag_embed(cov_diag.sqrt())], dim=-1)
+    _, upper = torch.linalg.qr(root.mT)
+    return (upper * upper.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-1)).mT
 
 
 def _low_rank_whiten(value: Tensor, loc: Tensor, cov_factor: Tensor, cov_diag: Tensor) -> Tensor:

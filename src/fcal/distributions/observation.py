@@ -15,7 +15,9 @@ from fcal._checks import (
     check_weight,
     is_tracing,
 )
-from fcal.distributions.law import Law, law_of
+from fcal.distributions.law import Law, law_of, transform_parameters
+
+_WEIGHTS = (1e-100, 1e100)  # squares of weights are summed
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,10 @@ class Observation:
             return self.valid.sum(dtype=torch.float64)
         return torch.tensor(float(self.elements().numel()), dtype=torch.float64, device=self.target.device)
 
+    def count(self) -> int:
+        """Number of elements that count."""
+        return self.elements().numel() if self.valid is None else int(self.valid.sum().item())
+
     def hide(self, values: Tensor, fill: float) -> Tensor:
         """Put ``fill`` where an element does not count; such elements get no gradient."""
         if self.valid is None:
@@ -85,32 +91,47 @@ def observe(
     *,
     valid_mask: Tensor | None = None,
     weight: Tensor | None = None,
+    name: str = "target",
+    widest: bool = False,
+    anywhere: bool = False,
 ) -> Observation:
     """Check a prediction and its targets and bring them into the form that the formulas take.
+
+    Args:
+        pred: Prediction of a registered family.
+        target: Targets, NaN where missing.
+        valid_mask: True where a target counts.
+        weight: Non-negative weights.
+        name: What the targets are called in errors.
+        widest: Work in float64 even where the family's formulas would not need it.
+        anywhere: Allow targets that cannot occur under the prediction.
 
     Raises:
         TypeError: Wrong types or dtypes, or a family that is not registered.
         ValueError: Shapes or devices that do not fit, or parameters, targets or weights out of their range.
     """
-    check_pair(pred, target)
+    check_pair(pred, target, name)
     law = law_of(pred)
-    check_devices(law, target)
+    check_parameter_kinds(law, target)
     dtype = result_dtype(law, target)
-    event_dim = law.family.event_dim
-    elements = target.shape[: target.dim() - event_dim]
+    elements = target.shape[: target.dim() - law.family.event_dim]
     rows = target.shape[: target.dim() - len(pred.event_shape)]
     valid = _valid_elements(valid_mask, target, elements, rows)
     if weight is not None:
         weight, valid = _element_weight(weight, target, elements, rows, valid)
     if valid is not None and valid.numel():
         law, target = _hide_missing(law, target, valid)
-    if valid is None or is_tracing() or bool(valid.any()):
-        _check_values_of(law, target)
-    native = law.family.native and not law.transforms
+    native = law.family.native and not law.transforms and not widest
     widen = partial(_widened, dtype=dtype if native else torch.float64)
+    law, target = law.map(lambda p, _: widen(p), widen), widen(target)
+    if not is_tracing() and target.numel() and (valid is None or bool(valid.any())):
+        check_parameter_values(law)
+        check_values(name, "finite (NaN where missing)", target.detach(), torch.isfinite(target))
+        if not anywhere:
+            _check_support(law, target.detach(), name)
     return Observation(
-        law=law.map(lambda p, _: widen(p)),
-        target=widen(target),
+        law=law,
+        target=target,
         valid=valid,
         weight=weight,
         dtype=dtype,
@@ -127,10 +148,13 @@ def result_dtype(law: Law, target: Tensor) -> torch.dtype:
     return dtype if dtype in (torch.float32, torch.float64) else torch.promote_types(dtype, torch.float32)
 
 
-def check_devices(law: Law, target: Tensor) -> None:
-    """A prediction and its targets live on one device (0-dimensional tensors may live anywhere)."""
+def check_parameter_kinds(law: Law, target: Tensor) -> None:
+    """Parameters are floating and live where the targets do (0-dimensional tensors may live anywhere)."""
     device = target.device
     for name, parameter in zip(law.family.parameters, law.parameters, strict=True):
+        if not (isinstance(parameter, Tensor) and parameter.is_floating_point()):
+            found = parameter.dtype if isinstance(parameter, Tensor) else type(parameter).__name__
+            raise TypeError(f"expected `pred.{name}` a tensor of a floating dtype, got {found}")
         if parameter.device != device and parameter.dim():
             raise ValueError(f"expected `target` on the device of `pred.{name}`, {parameter.device}, got {device}")
 
@@ -168,7 +192,8 @@ def _element_weight(
     checked = _aligned(checked, len(elements) - checked.dim()).expand(elements)
     if valid is not None:
         checked = torch.where(valid, checked, 0.0)
-    check_values("weight", "finite and >= 0", checked, (checked >= 0) & torch.isfinite(checked))
+    usable = (checked == 0) | ((checked >= _WEIGHTS[0]) & (checked <= _WEIGHTS[1]))
+    check_values("weight", f"0 or within [{_WEIGHTS[0]:g}, {_WEIGHTS[1]:g}]", checked, usable)
     counts = checked > 0
     return checked, counts if valid is None else valid & counts
 
@@ -184,21 +209,40 @@ def _hide_missing(law: Law, target: Tensor, valid: Tensor) -> tuple[Law, Tensor]
         fill = full.reshape(-1, *event).index_select(0, first).squeeze(0).detach()
         return torch.where(_aligned(valid, event_dim), full, fill)
 
-    return law.map(hide), hide(target, law.family.event_dim)
+    def hide_of_transform(value: Tensor) -> Tensor:
+        return value if value.numel() == 1 else hide(value.expand(target.shape), law.family.event_dim)
+
+    return law.map(hide, hide_of_transform), hide(target, law.family.event_dim)
 
 
-def _check_values_of(law: Law, target: Tensor) -> None:
-    if is_tracing():
-        return
+def check_parameter_values(law: Law) -> None:
+    """Every parameter is finite and within the range that its distribution declares."""
+    named = {name: p.detach() for name, p in zip(law.family.parameters, law.parameters, strict=True)}
     known = law.kind.arg_constraints
-    for name, parameter in zip(law.family.parameters, law.parameters, strict=True):
-        value = parameter.detach()
+    for name, value in named.items():
         check_values(f"pred.{name}", "finite", value, torch.isfinite(value))
         constraint = known.get(name) if isinstance(known, dict) else None
         if constraint is not None and not constraints.is_dependent(constraint):
             good = constraint.check(value)
             check_values(f"pred.{name}", _requirement(constraint), _smallest(value, good.dim()), good)
-    check_values("target", "finite (NaN where missing)", target.detach(), torch.isfinite(target))
+    if law.family.ordered is not None:
+        low, high = law.family.ordered
+        check_values(f"pred.{high}", f"> `pred.{low}`", named[high], named[high] > named[low])
+    for transform in law.transforms:
+        for name, number in transform_parameters(transform).items():
+            value = torch.as_tensor(number, dtype=torch.float64).detach()
+            good = torch.isfinite(value) & ((value != 0) | (name == "loc"))
+            check_values(f"pred.transforms: {name}", "finite" if name == "loc" else "finite and not 0", value, good)
+
+
+def _check_support(law: Law, target: Tensor, name: str) -> None:
+    if law.family.support is None and not law.transforms:
+        return
+    inner, _, _ = law.pull_back(target)
+    good = torch.isfinite(inner)
+    if law.family.support is not None:
+        good = good & law.family.support(inner, *(p.detach() for p in law.parameters))
+    check_values(name, f"possible under a {law.kind.__name__} prediction", target, good)
 
 
 def _smallest(value: Tensor, dims: int) -> Tensor:
@@ -209,7 +253,8 @@ def _smallest(value: Tensor, dims: int) -> Tensor:
 
 
 def _requirement(constraint: Any) -> str:
-    if constraint is constraints.positive:
+    base = getattr(constraint, "base_constraint", constraint)
+    if base is constraints.positive:
         return "> 0"
     if constraint is constraints.lower_cholesky:
         return "lower-triangular with a positive diagonal"

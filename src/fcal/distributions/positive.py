@@ -12,6 +12,14 @@ _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _SQRT_HALF = math.sqrt(0.5)
 
 
+def _positive(value: Tensor, *_: Tensor) -> Tensor:
+    return value > 0
+
+
+def _not_negative(value: Tensor, *_: Tensor) -> Tensor:
+    return value >= 0
+
+
 def _cumulative_hazard(lower: Tensor, upper: Tensor) -> Tensor:
     """Minus the log of the survival, from whichever tail is exact."""
     return torch.where(lower < upper, -torch.log1p(-lower), -upper.log())
@@ -22,14 +30,15 @@ def _lognormal_z(value: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
 
 
 def _lognormal_log_prob(value: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
-    return -0.5 * _lognormal_z(value, loc, scale).square() - (scale * value).log() - _LOG_SQRT_2PI
+    return -0.5 * _lognormal_z(value, loc, scale).square() - scale.log() - value.log() - _LOG_SQRT_2PI
 
 
 def _lognormal_crps(value: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
-    z = _lognormal_z(value, loc, scale)
-    mean = torch.exp(loc + scale.square() / 2)
-    below = log_normal_cdf(z - scale).exp() - log_normal_cdf(-scale * _SQRT_HALF).exp()
-    return value * torch.erf(z * _SQRT_HALF) - 2 * mean * below
+    inside = value.clamp(min=torch.finfo(value.dtype).tiny)
+    z = _lognormal_z(inside, loc, scale)
+    log_mean = loc + scale.square() / 2  # the mean itself overflows long before its product with a tail does
+    below = torch.exp(log_mean + log_normal_cdf(z - scale)) - torch.exp(log_mean + log_normal_cdf(-scale * _SQRT_HALF))
+    return inside * torch.erf(z * _SQRT_HALF) - 2 * below + (-value).clamp(min=0)
 
 
 LOG_NORMAL = Family(
@@ -41,6 +50,7 @@ LOG_NORMAL = Family(
     residual=_lognormal_z,
     crps=_lognormal_crps,
     location="loc",
+    support=_positive,
 )
 
 
@@ -59,6 +69,7 @@ WEIBULL = Family(
     log_survival=lambda value, scale, k: -finite_exp(_weibull_log_hazard(value, scale, k)),
     quantile=lambda lower, upper, scale, k: scale * _cumulative_hazard(lower, upper).pow(1 / k),
     log_prob=_weibull_log_prob,
+    support=_positive,
 )
 
 
@@ -74,6 +85,7 @@ EXPONENTIAL = Family(
     quantile=lambda lower, upper, rate: _cumulative_hazard(lower, upper) / rate,
     log_prob=lambda value, rate: rate.log() - rate * value,
     crps=_exponential_crps,
+    support=_not_negative,
 )
 
 
@@ -117,6 +129,7 @@ HALF_NORMAL = Family(
     quantile=_halfnormal_quantile,
     log_prob=_halfnormal_log_prob,
     crps=_halfnormal_crps,
+    support=_not_negative,
 )
 
 
@@ -145,6 +158,8 @@ UNIFORM = Family(
     quantile=_uniform_quantile,
     log_prob=lambda value, low, high: -(high - low).log().expand(value.shape),
     crps=_uniform_crps,
+    support=lambda value, low, high: (value >= low) & (value <= high),
+    ordered=("low", "high"),
 )
 
 register(distributions.LogNormal, LOG_NORMAL)

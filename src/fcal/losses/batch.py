@@ -26,6 +26,6 @@ class Batch(NamedTuple):
         """Dtype of the loss: that of the inputs, float32 at least."""
         return result_dtype(law_of(self.pred), self.target)
 
-    def observe(self) -> Observation:
-        """The batch, checked and with what is missing hidden."""
-        return observe(self.pred, self.target, valid_mask=self.valid_mask, weight=self.weight)
+    def observe(self, *, widest: bool = False) -> Observation:
+        """The batch, checked and with what is missing hidden; in float64 where ``widest``."""
+        return observe(self.pred, self.target, valid_mask=self.valid_mask, weight=self.weight, widest=widest)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from fcal._checks import check_integer, check_number, is_tracing
+from fcal._ranks import together
 from fcal._registry import Registry
 from fcal.constraints import BatchSums
 from fcal.losses.batch import Batch
@@ -28,6 +29,15 @@ def _objective(mix: Mix, calibration: Objective, pred: Distribution, lam: Any, s
     return mix(sums.nll * pred.event_shape.numel() / sums.total, calibration(sums), lam)
 
 
+def _scalar(name: str, term: Callable[..., Tensor], batch: Batch, beside: dict[str, Tensor | None]) -> Tensor:
+    """One term of the objective, which must be a number."""
+    value = term(batch.pred, batch.target, **beside)
+    if not isinstance(value, Tensor) or value.dim():
+        shown = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        raise ValueError(f"expected `{name}` to return a scalar tensor, got {shown}")
+    return value
+
+
 class CombinedLoss(nn.Module):
     r"""Task loss and calibration loss, weighted by :math:`\lambda`.
 
@@ -37,7 +47,7 @@ class CombinedLoss(nn.Module):
     Negative log-likelihood and an exact f-Cal loss share one pass over the batch.
 
     Args:
-        calibration: The calibration loss; ``FCalLoss()`` where None.
+        calibration: The calibration loss, a callable like ``task``; ``FCalLoss()`` where None.
         task: Any callable ``(pred, target, *, valid_mask, weight) -> scalar``; the mean negative log-likelihood where
             None.
         lam: Weight :math:`\lambda`: within [0, 1] in the convex form, non-negative in the additive one.
@@ -55,11 +65,12 @@ class CombinedLoss(nn.Module):
     """
 
     step: Tensor
+    calibration: Callable[..., Tensor]
     task: Callable[..., Tensor] | None
 
     def __init__(
         self,
-        calibration: nn.Module | None = None,
+        calibration: Callable[..., Tensor] | None = None,
         *,
         task: Callable[..., Tensor] | None = None,
         lam: float = 0.5,
@@ -67,6 +78,9 @@ class CombinedLoss(nn.Module):
         warmup_steps: int = 0,
     ) -> None:
         super().__init__()
+        for name, loss in (("calibration", calibration), ("task", task)):
+            if loss is not None and (isinstance(loss, type) or not callable(loss)):
+                raise TypeError(f"expected `{name}` a loss to call, got {loss!r}")
         self.calibration = FCalLoss() if calibration is None else calibration
         self.task = task
         self.form = form
@@ -110,10 +124,14 @@ class CombinedLoss(nn.Module):
         return evaluate(batch, plan._replace(objective=objective, by=by, with_nll=True))
 
     def _term_by_term(self, batch: Batch, lam: Tensor | float) -> Tensor:
-        task = NLLLoss(sync=getattr(self.calibration, "sync", True)) if self.task is None else self.task
+        sync = getattr(self.calibration, "sync", True)
+        task = NLLLoss(sync=sync) if self.task is None else self.task
         beside = {"valid_mask": batch.valid_mask, "weight": batch.weight}
-        terms = task(batch.pred, batch.target, **beside), self.calibration(batch.pred, batch.target, **beside)
-        loss: Tensor = _FORMS[self.form](*terms, lam)
+        task_value, calibration_value = (
+            together(partial(_scalar, name, term, batch, beside), device=batch.device(), sync=sync)
+            for name, term in (("task", task), ("calibration", self.calibration))
+        )
+        loss: Tensor = _FORMS[self.form](task_value, calibration_value, lam)
         return loss.to(batch.dtype())
 
     def extra_repr(self) -> str:

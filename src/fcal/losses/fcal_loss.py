@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from fcal import divergences
-from fcal._checks import check_flag, check_integer
+from fcal._checks import check_count, check_flag, check_integer
 from fcal._ranks import world_size
 from fcal._registry import Registry
 from fcal.constraints import (
@@ -21,7 +21,7 @@ from fcal.constraints import (
     traced_sums,
 )
 from fcal.losses.batch import Batch
-from fcal.losses.one_pass import Plan, evaluate
+from fcal.losses.one_pass import Plan, check_effective_count, evaluate
 from fcal.residuals import residuals_of
 
 
@@ -80,13 +80,13 @@ class FCalLoss(nn.Module):
         sync: bool = True,
     ) -> None:
         super().__init__()
+        divergences.by_name(divergence)  # unknown names are refused here, not in the first step
         self.divergence = divergence
-        self._divergence = divergences.by_name(divergence)
         self.df = check_integer("df", df, at_least=1)
+        _CONSTRAINTS[on]
         self.on = on
-        self._constraints = _CONSTRAINTS[on]
+        _ESTIMATORS[estimator]
         self.estimator = estimator
-        self._estimator = _ESTIMATORS[estimator]
         self.finite_batch = check_flag("finite_batch", finite_batch)
         self.draws = check_integer("draws", draws, at_least=2)
         if not (generator is None or isinstance(generator, torch.Generator)):
@@ -114,13 +114,13 @@ class FCalLoss(nn.Module):
         Returns:
             A non-negative scalar, zero when the batch's moments are those of the target law.
         """
-        return self._estimator(self, Batch(pred, target, valid_mask, weight))
+        return _ESTIMATORS[self.estimator](self, Batch(pred, target, valid_mask, weight))
 
     def plan(self) -> Plan:
         """How the exact loss is computed."""
         return Plan(
             objective=self.of_sums,
-            by=_DEPENDS_ON[self.on] if divergences.takes_numbers(self._divergence) else None,
+            by=_DEPENDS_ON[self.on] if divergences.takes_numbers(divergences.by_name(self.divergence)) else None,
             detach_mean=self.detach_mean,
             with_nll=False,
             sync=self.sync,
@@ -130,19 +130,26 @@ class FCalLoss(nn.Module):
     def of_sums(self, sums: BatchSums[Scalar]) -> Scalar:
         """The loss in closed form."""
         parts = []
-        if "q" in self._constraints:
+        if "q" in _CONSTRAINTS[self.on]:
             parts.append(self._distance(moments_of_q(sums, self.df, finite_batch=self.finite_batch), self.df))
-        if "z" in self._constraints:
+        if "z" in _CONSTRAINTS[self.on]:
             parts.append(self._distance(moments_of_z(sums), None))
         return parts[0] if len(parts) == 1 else parts[0] + parts[1]
 
     def _distance(self, fitted: Moments[Scalar], df: int | None) -> Scalar:
-        distance: Scalar = self._divergence(fitted.mean, fitted.variance, df)
+        distance: Scalar = divergences.by_name(self.divergence)(fitted.mean, fitted.variance, df)
+        if isinstance(fitted.mean, Tensor) and not _is_scalar(distance):
+            shown = tuple(distance.shape) if isinstance(distance, Tensor) else type(distance).__name__
+            raise ValueError(f"expected `divergence` {self.divergence!r} to return a real scalar tensor, got {shown}")
         return distance
 
     def extra_repr(self) -> str:
         """The options, for ``print``."""
         return f"{self.divergence!r}, df={self.df}, on={self.on!r}, estimator={self.estimator!r}"
+
+
+def _is_scalar(value: object) -> bool:
+    return isinstance(value, Tensor) and not value.dim() and value.is_floating_point()
 
 
 def _exact(loss: FCalLoss, batch: Batch) -> Tensor:
@@ -153,22 +160,24 @@ def _sampled(loss: FCalLoss, batch: Batch) -> Tensor:
     if loss.sync and world_size() > 1:
         raise ValueError("expected `estimator` 'exact' (or sync=False) under torch.distributed, got 'sampled'")
     z, weight = _valid_residuals(batch, detach_mean=loss.detach_mean)
-    if z.numel() < max(loss.df, 2):
-        raise ValueError(f"expected at least {max(loss.df, 2)} valid targets to draw `df` from, got {z.numel()}")
+    check_count(z.numel(), at_least=max(loss.df, 2) if "q" in _CONSTRAINTS[loss.on] else 2)
+    if weight is not None:
+        effective = (weight.sum().square() / weight.square().sum()).item()
+        check_effective_count(effective, loss.plan().least_count)
     parts = []
-    if "q" in loss._constraints:
+    if "q" in _CONSTRAINTS[loss.on]:
         moments = sampled_moments_of_q(
             z, loss.df, loss.draws, weight=weight, finite_batch=loss.finite_batch, generator=loss.generator
         )
         parts.append(loss._distance(moments, loss.df))
-    if "z" in loss._constraints:
+    if "z" in _CONSTRAINTS[loss.on]:
         parts.append(loss._distance(moments_of_z(BatchSums(*traced_sums(z, weight).unbind())), None))
-    return torch.stack(parts).sum().to(batch.dtype())
+    return sum(parts[1:], parts[0]).to(batch.dtype())
 
 
 def _valid_residuals(batch: Batch, *, detach_mean: bool) -> tuple[Tensor, Tensor | None]:
     """Residuals that count, in one row, and their weights."""
-    observation = batch.observe()
+    observation = batch.observe(widest=True)
     if detach_mean:
         observation = replace(observation, law=observation.law.detach_location())
     z, weight = residuals_of(observation), observation.weight

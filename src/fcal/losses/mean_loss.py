@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from fcal._checks import check_flag, check_values, is_tracing
+from fcal._checks import check_count, check_flag, is_tracing
 from fcal._ranks import sum_over_ranks
 from fcal.distributions.observation import Observation
 from fcal.losses.batch import Batch
@@ -26,6 +26,8 @@ class MeanLoss(nn.Module):
         >>> SquaredError()(Normal(torch.zeros(3), torch.ones(3)), torch.tensor([1.0, 3.0, torch.nan]))
         tensor(5.)
     """
+
+    widest = True  # whether the elements are computed in float64 whatever the inputs are
 
     def __init__(self, *, sync: bool = True) -> None:
         super().__init__()
@@ -47,12 +49,12 @@ class MeanLoss(nn.Module):
         batch = Batch(pred, target, valid_mask, weight)
         local = partial(self._local_sums, batch)
         total, count = (sum_over_ranks(local, size=2, device=batch.device()) if self.sync else local()).unbind()
-        if not is_tracing():
-            check_values("target", "with at least 1 value that counts; total weight", count, count > 0)
+        if not is_tracing() and not count.item() > 0:
+            check_count(0, at_least=1)
         return (total / count).to(batch.dtype())
 
     def _local_sums(self, batch: Batch) -> Tensor:
-        observation = batch.observe()
+        observation = batch.observe(widest=self.widest)
         values = observation.hide(self.element_loss(observation), 0.0).to(torch.float64)
         if observation.weight is not None:
             values = values * observation.weight

@@ -20,7 +20,7 @@ from fcal.constraints import (
 )
 from fcal.distributions.law import Law, law_of
 from fcal.distributions.location_scale import NORMAL
-from fcal.distributions.observation import Observation, check_devices, result_dtype
+from fcal.distributions.observation import Observation, check_parameter_kinds, result_dtype
 from fcal.losses.batch import Batch
 from fcal.losses.scalar_stage import Objective, value_and_slopes
 from fcal.residuals import residuals_of
@@ -143,7 +143,7 @@ def _optimistic_run(batch: Batch, plan: Plan) -> _Pass | None:
     law = law_of(batch.pred)
     if not _is_normal(law) or not batch.target.numel():
         return None
-    check_devices(law, batch.target)
+    check_parameter_kinds(law, batch.target)
     dtype = result_dtype(law, batch.target)
     run = _gaussian_pass(batch.target, law, None, plan, dtype, dtype)
     return run if _is_sound(run) else None
@@ -211,14 +211,18 @@ def _traced(batch: Batch, plan: Plan) -> Tensor:
     return loss.to(observation.dtype)
 
 
+def check_effective_count(effective: float, least: float) -> None:
+    """More than one target counts, and at least as many as a draw takes."""
+    if not effective > 1 + 1e-9:
+        raise ValueError(f"expected `target` with at least 2 values that count, got {effective:g}")
+    if effective < least:
+        raise ValueError(f"expected `target` with at least `df` = {least:g} values that count, got {effective:g}")
+
+
 def _check_count(sums: list[float], least: float) -> None:
     """Enough targets count; with weights, as many as they are worth: (sum w)^2 / sum w^2."""
     total, total_square = sums[:2]
-    effective = total * total / total_square if total_square else 0.0
-    if not effective > 1:
-        raise ValueError(f"expected `target` with at least 2 values that count, got {effective:g}")
-    if effective < least:
-        raise ValueError(f"expected at least `df` = {least:g} targets with finite_batch=False, got {effective:g}")
+    check_effective_count(total * total / total_square if total_square else 0.0, least)
 
 
 def _flat(values: Tensor, shape: torch.Size) -> Tensor:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from fcal._checks import check_flag, check_number, check_values
+from fcal._checks import check_flag, check_integer, check_number, check_values
 from fcal._registry import Registry
 from fcal.distributions.observation import Observation
 from fcal.losses.mean_loss import MeanLoss
@@ -24,6 +24,8 @@ class NLLLoss(MeanLoss):
         >>> fcal.losses.NLLLoss()(Normal(torch.zeros(2), torch.ones(2)), torch.tensor([0.0, torch.nan]))
         tensor(0.9189)
     """
+
+    widest = False
 
     def element_loss(self, observation: Observation) -> Tensor:
         """Negative log-likelihood of every element."""
@@ -59,11 +61,10 @@ class BetaNLLLoss(MeanLoss):
 
     def element_loss(self, observation: Observation) -> Tensor:
         """Weighted negative log-likelihood of every element."""
-        variance = observation.law.distribution().variance.detach()
-        if observation.law.family.event_dim:
-            variance = variance.mean(-1)
-        check_values("pred.variance", "finite", variance, variance.isfinite())
-        return variance.pow(self.beta) * element_nll(observation)
+        _, spread = _mean_and_spread(observation)
+        weight = spread.detach().pow(2 * self.beta)
+        weight = weight.mean(-1) if observation.law.family.event_dim else weight
+        return weight * element_nll(observation)
 
 
 class CalibrationLoss(MeanLoss):
@@ -93,24 +94,31 @@ class CalibrationLoss(MeanLoss):
 
     def __init__(self, on: str = "variance", p: int = 1, *, detach_mean: bool = False, sync: bool = True) -> None:
         super().__init__(sync=sync)
+        _SPREADS[on]  # unknown names are refused here, not in the first step
         self.on = on
-        self._gap = _SPREADS[on]
-        if p not in (1, 2):
-            raise ValueError(f"expected `p` 1 or 2, got {p!r}")
-        self.p = p
+        self.p = check_integer("p", p, at_least=1, at_most=2)
         self.detach_mean = check_flag("detach_mean", detach_mean)
 
     def element_loss(self, observation: Observation) -> Tensor:
         """Distance of every element's spread from its error, to the power p; the mean over a vector's coordinates."""
-        law = observation.law
-        pred = law.distribution()
-        mean, variance = pred.mean, pred.variance
-        check_values("pred.variance", "finite", variance.detach(), variance.isfinite())
+        mean, spread = _mean_and_spread(observation)
         error = observation.target - (mean.detach() if self.detach_mean else mean)
-        gap = self._gap(variance, error).abs().pow(self.p)
-        return gap.mean(-1) if law.family.event_dim else gap
+        gap = _SPREADS[self.on](spread, error).abs().pow(self.p)
+        return gap.mean(-1) if observation.law.family.event_dim else gap
+
+
+def _mean_and_spread(observation: Observation) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of every element."""
+    try:
+        pred = observation.law.distribution()
+        mean, spread = pred.mean, pred.stddev
+    except (NotImplementedError, TypeError):
+        name = observation.law.kind.__name__
+        raise TypeError(f"expected `pred` with a mean and a variance, got a transformed {name}") from None
+    check_values("pred.stddev", "finite", spread.detach(), spread.isfinite())
+    return mean, spread
 
 
 _SPREADS: Registry[Callable[[Tensor, Tensor], Tensor]] = Registry("on")
-_SPREADS.add("variance", lambda variance, error: variance - error.square())
-_SPREADS.add("std", lambda variance, error: variance.sqrt() - error.abs())
+_SPREADS.add("variance", lambda spread, error: spread.square() - error.square())
+_SPREADS.add("std", lambda spread, error: spread - error.abs())

@@ -46,5 +46,7 @@ def _by_autograd(objective: Objective, sums: list[float]) -> tuple[float, list[f
     with torch.enable_grad():
         vector = torch.tensor(sums, dtype=torch.float64, requires_grad=True)
         value = objective(BatchSums(*vector.unbind()))
+        if not value.requires_grad:
+            raise ValueError("expected `divergence` to depend on mean and variance by autograd, got a constant")
         (slopes,) = torch.autograd.grad(value, vector)
     return value.item(), slopes.tolist()
