@@ -18,7 +18,11 @@ from torch import Tensor
 SIZE = 6
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _PIECE = 1 << 17  # elements: a few buffers of it stay in cache between two passes, and the loop over pieces is short
-_STEEP = 1e10  # slopes beyond it leave too little of float32's range
+# Within these bounds no product of the float32 work can overflow; beyond any of them the work is done in float64.
+_STEEPEST_SLOPE = 1e8
+_LARGEST_FOURTH = 1e12
+_LEAST_SQUARE = 1e-12
+_LEAST_SCALE = 1e-12
 _LARGEST_RESIDUAL = 1e70  # sums of its fourth power are still float64; beyond it the loss has left every scale
 
 
@@ -97,7 +101,7 @@ def batch_slopes(
         torch.empty_like(source) if want and source is not None else None
         for source, want in zip(sources, wanted, strict=True)
     ]
-    dtype = options.dtype if max(map(abs, slopes)) < _STEEP else torch.float64
+    dtype = options.dtype if max(map(abs, slopes)) < _STEEPEST_SLOPE else torch.float64
     for piece in _pieces(inputs.target):
         z, scale, weight = _piece_of(inputs, piece, dtype)
         weight = None if weight is None else weight.to(dtype)
@@ -106,6 +110,14 @@ def batch_slopes(
         else:
             _gaussian_slopes(z, scale, weight, slopes, options, gradients, piece)
     return gradients
+
+
+def are_sound(sums: list[float], dtype: torch.dtype) -> bool:
+    """Whether sums are finite and, unless the work was double, its terms were far from overflow and underflow."""
+    if not all(map(math.isfinite, sums)):
+        return False
+    total, _, _, square, fourth, _ = sums
+    return dtype == torch.float64 or (fourth < _LARGEST_FOURTH and square >= _LEAST_SQUARE * total)
 
 
 def traced_sums(z: Tensor, weight: Tensor | None) -> Tensor:
@@ -135,15 +147,16 @@ def _gaussian_slopes(
     likelihood = slopes[5]
     opposite = _slope_of_z(z, weight, [-slope for slope in slopes])
     if by_scale is not None:
-        along = opposite * z  # before the division, which may overflow: infinity times 0 would be NaN
+        along = opposite * z
         if likelihood:
             along = along.add_(likelihood) if weight is None else along.add_(weight, alpha=likelihood)
-        _store(by_scale, piece, along.div_(scale))
+        _divide_into(by_scale, piece, along, scale)  # last, as it may overflow: infinity times 0 would be NaN
     if by_target is not None:
-        _store(by_target, piece, torch.div(opposite, scale).neg_())
-    if by_loc is not None and options.detach_mean:
-        opposite = z * -likelihood if weight is None else weight * z * -likelihood
-    _store(by_loc, piece, opposite.div_(scale))
+        _divide_into(by_target, piece, -opposite, scale)
+    if by_loc is not None:
+        if options.detach_mean:
+            opposite = z * -likelihood if weight is None else weight * z * -likelihood
+        _divide_into(by_loc, piece, opposite, scale)
 
 
 def _slope_of_z(z: Tensor, weight: Tensor | None, slopes: list[float]) -> Tensor:
@@ -154,6 +167,14 @@ def _slope_of_z(z: Tensor, weight: Tensor | None, slopes: list[float]) -> Tensor
     if first:
         slope.add_(first)
     return slope if weight is None else slope.mul_(weight)
+
+
+def _divide_into(gradient: Tensor, piece: slice | None, values: Tensor, scale: Tensor) -> None:
+    part = gradient if piece is None else gradient[piece]
+    if part.dtype == values.dtype == torch.float32:
+        torch.div(values, scale, out=part)  # its range was checked in advance
+    else:
+        _store(gradient, piece, values.div_(scale))
 
 
 def _store(gradient: Tensor | None, piece: slice | None, values: Tensor) -> None:
@@ -198,7 +219,7 @@ def _pieces(values: Tensor) -> list[slice] | list[None]:
 def _piece_sums(z: Tensor, scale: Tensor | None, weight: Tensor | None, options: SumOptions) -> list[float]:
     """Total, total square, sum of z, sum of z^2, sum of squared deviations of z^2 from its own mean, sum of nll.
 
-    Overwrites z. All NaN where a scale is not positive and finite, which the sums alone need not show.
+    Overwrites z. All NaN where a scale is not positive (in float32: not tiny) and finite, which sums need not show.
     """
     total = total_square = float(z.numel())
     if weight is not None:
@@ -212,16 +233,22 @@ def _piece_sums(z: Tensor, scale: Tensor | None, weight: Tensor | None, options:
     squares = z.mul_(z)
     if not options.with_mean:
         square = _weighted(squares, weight)
-    squares.sub_(square / size if size else 0.0)  # a piece may be hidden as a whole
-    spread = torch.dot(squares, squares).item() if weight is None else _weighted(squares.square_(), weight)
+    spread = _spread(squares, square, size, weight)
     if scale is not None:
         low, high = torch.aminmax(scale)
-        if not (low.item() > 0 and high.item() < math.inf):
+        least = 0.0 if z.dtype == torch.float64 else _LEAST_SCALE
+        if not (low.item() > least and high.item() < math.inf):
             return [math.nan] * SIZE
         if options.with_nll:
             nll = 0.5 * square + _weighted(scale.log(), weight)
     unit = total / size if size else 0.0
     return [total, total_square, unit * first, unit * square, unit * spread, unit * nll]
+
+
+def _spread(squares: Tensor, total: float, size: float, weight: Tensor | None) -> float:
+    """Sum of squared deviations from the mean; overwrites ``squares``."""
+    squares.sub_(total / size if size else 0.0)  # a piece may be hidden as a whole
+    return torch.dot(squares, squares).item() if weight is None else _weighted(squares.square_(), weight)
 
 
 def _weighted(values: Tensor, weight: Tensor | None) -> float:

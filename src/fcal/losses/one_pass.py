@@ -14,6 +14,7 @@ from fcal.constraints import (
     BatchSums,
     SumInputs,
     SumOptions,
+    are_sound,
     batch_slopes,
     batch_sums,
     traced_sums,
@@ -235,8 +236,4 @@ def _is_normal(law: Law) -> bool:
 
 
 def _is_sound(run: _Pass) -> bool:
-    """Whether the sums are finite and, in less than double precision, their terms far from overflow and underflow."""
-    total, _, _, square, fourth, _ = run.sums
-    if run.options.dtype == torch.float64:
-        return all(map(math.isfinite, run.sums))
-    return all(map(math.isfinite, run.sums)) and fourth < 1e16 and square >= 1e-12 * total
+    return are_sound(run.sums, run.options.dtype)
