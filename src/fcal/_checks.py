@@ -28,7 +28,7 @@ def check_number(name: str, value: Any, *, low: float, high: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"expected `{name}` a number, got {type(value).__name__} {value!r}")
     if not low <= value <= high:  # NaN is not either
-        raise ValueError(f"expected `{name}` within [{low:g}, {high:g}], got {value}")
+        raise ValueError(f"expected `{name}` within [{low:g}, {high:g}], got {str(value)[:40]}")
     return float(value)
 
 
@@ -64,6 +64,8 @@ def check_beside_target(name: str, value: Any, target: Tensor, rows: torch.Size)
     """A mask or weight: a tensor on the target's device, shaped like the targets or like their rows."""
     if not isinstance(value, Tensor):
         raise TypeError(f"expected `{name}` a torch.Tensor, got {type(value).__name__}")
+    if value.layout != torch.strided:
+        raise TypeError(f"expected `{name}` a dense tensor, got {value.layout}")
     if value.device != target.device:
         raise ValueError(f"expected `{name}` on the device of `target`, {target.device}, got {value.device}")
     if value.shape not in (target.shape, rows):

@@ -94,10 +94,10 @@ def residuals_of(observation: Observation) -> Tensor:
         z = direction * z
     if z.shape != observation.target.shape:
         raise ValueError(
-            f"expected {law.kind.__name__} residuals of shape {tuple(observation.target.shape)}, got {tuple(z.shape)}"
+            f"expected {law.name} residuals of shape {tuple(observation.target.shape)}, got {tuple(z.shape)}"
         )
     good = observation.hide(torch.isfinite(z.detach()), True)
-    check_values("target", f"possible under a {law.kind.__name__} prediction", observation.target.detach(), good)
+    check_values("target", f"possible under {law.name}", observation.target.detach(), good)
     return z
 
 

@@ -108,5 +108,5 @@ def test_tiny_sigma_in_float32_has_a_finite_gradient(criterion, expected):
 
 def test_law_without_a_mean_of_its_own_is_refused():
     pred = TransformedDistribution(Normal(torch.zeros(3), torch.ones(3)), [ExpTransform()])
-    with pytest.raises(TypeError, match="expected `pred` with a mean and a variance, got a transformed Normal"):
+    with pytest.raises(TypeError, match="expected `pred` with a mean and a variance, got TransformedDistribution"):
         CalibrationLoss()(pred, torch.ones(3))

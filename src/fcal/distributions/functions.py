@@ -120,5 +120,5 @@ def _direction(law: Law, like: Tensor) -> Tensor:
 
 def _formula(law: Law, formula: Formula | None, name: str) -> Formula:
     if formula is None:
-        raise TypeError(f"expected `pred` of a scalar family with a {name}, got {law.kind.__name__}")
+        raise TypeError(f"expected `pred` of a scalar family with a {name}, got {law.name}")
     return formula

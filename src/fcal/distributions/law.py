@@ -22,12 +22,16 @@ _TRANSFORM_PARAMETERS: dict[type[Transform], tuple[str, ...]] = {
 
 
 class Law(NamedTuple):
-    """A distribution as its family sees it; ``transforms`` lead from the family's variable to the predicted one."""
+    """A distribution as its family sees it.
+
+    ``transforms`` lead from the variable of the family to the predicted one; ``name`` is what errors call the whole.
+    """
 
     kind: type[Distribution]
     family: Family
     parameters: tuple[Tensor, ...]
     transforms: tuple[Transform, ...] = ()
+    name: str = ""
 
     def map(self, change: Callable[[Tensor, int], Tensor], of_transform: Callable[[Tensor], Tensor]) -> "Law":
         """Apply ``change(tensor, event_dim)`` to the parameters, ``of_transform(tensor)`` to those of transforms."""
@@ -39,9 +43,7 @@ class Law(NamedTuple):
         """The same law, whose location is a constant for autograd."""
         name = self.family.location
         if name is None:
-            raise ValueError(
-                f"expected `pred` of a family with a location where the mean is detached, got {self.kind.__name__}"
-            )
+            raise ValueError(f"expected `pred` of a family with a location where the mean is detached, got {self.name}")
         named = zip(self.family.parameters, self.parameters, strict=True)
         parameters = tuple(p.detach() if n == name else p for n, p in named)
         return self._replace(parameters=parameters, transforms=tuple(map(_detach_shift, self.transforms)))
@@ -77,17 +79,17 @@ def law_of(pred: Distribution) -> Law:
     Raises:
         TypeError: Its family is not registered, or a transform of it is not monotone and elementwise.
     """
+    name = type(pred).__name__
     known = family_of(pred)
     if known is not None:
-        return Law(*known, tuple(getattr(pred, name) for name in known[1].parameters))
+        return Law(*known, tuple(getattr(pred, n) for n in known[1].parameters), name=name)
     if isinstance(pred, Independent):
         return law_of(pred.base_dist)
     if isinstance(pred, TransformedDistribution):
         base = law_of(pred.base_dist)
         transforms = [part for transform in pred.transforms for part in _parts(transform)]
         _check_domains(base, transforms)
-        return _absorb(base._replace(transforms=(*base.transforms, *transforms)))
-    name = type(pred).__name__
+        return _absorb(base._replace(transforms=(*base.transforms, *transforms), name=name))
     raise TypeError(
         f"expected `pred` of a known family ({', '.join(families())}), got {name}; teach it with "
         f"fcal.distributions.register({name}, fcal.distributions.Family(parameters=..., log_cdf=..., "
@@ -111,12 +113,13 @@ def _parts(transform: Transform) -> list[Transform]:
 
 def _check_domains(base: Law, transforms: list[Transform]) -> None:
     """A transform that is monotone on a part of the line only must not meet a variable from all of it."""
-    values = base.transforms[-1].codomain if base.transforms else base.kind.support
-    for transform in transforms:
-        if values is constraints.real and transform.domain is not constraints.real:
+    support: object = base.kind.support
+    whole_line = support is constraints.real
+    for transform in (*base.transforms, *transforms):
+        if whole_line and transform.domain is not constraints.real:
             name = type(transform).__name__
             raise TypeError(f"expected `pred` with transforms of all its values, got {name} of {transform.domain}")
-        values = transform.codomain
+        whole_line = whole_line and transform.codomain is constraints.real
 
 
 def _absorb(law: Law) -> Law:
@@ -126,7 +129,7 @@ def _absorb(law: Law) -> Law:
     low, high = law.parameters
     if not is_tracing() and not bool(((low == 0) & (high == 1)).all()):
         return law
-    return Law(Logistic, LOGISTIC, (torch.zeros_like(low), torch.ones_like(low)), law.transforms[1:])
+    return Law(Logistic, LOGISTIC, (torch.zeros_like(low), torch.ones_like(low)), law.transforms[1:], law.name)
 
 
 def _is_inverse_sigmoid(transform: Transform) -> bool:

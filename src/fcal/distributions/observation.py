@@ -242,7 +242,7 @@ def _check_support(law: Law, target: Tensor, name: str) -> None:
     good = torch.isfinite(inner)
     if law.family.support is not None:
         good = good & law.family.support(inner, *(p.detach() for p in law.parameters))
-    check_values(name, f"possible under a {law.kind.__name__} prediction", target, good)
+    check_values(name, f"possible under {law.name}", target, good)
 
 
 def _smallest(value: Tensor, dims: int) -> Tensor:

@@ -85,7 +85,7 @@ class CombinedLoss(nn.Module):
         self.task = task
         self.form = form
         _FORMS[form]  # an unknown name is refused here, not in the first step
-        self.lam = check_number("lam", lam, low=0.0, high=1.0 if form == "convex" else float("inf"))
+        self.lam = check_number("lam", lam, low=0.0, high=1.0 if form == "convex" else 1e100)
         self.warmup_steps = check_integer("warmup_steps", warmup_steps, at_least=0)
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))
 

@@ -113,8 +113,7 @@ def _mean_and_spread(observation: Observation) -> tuple[Tensor, Tensor]:
         pred = observation.law.distribution()
         mean, spread = pred.mean, pred.stddev
     except (NotImplementedError, TypeError):
-        name = observation.law.kind.__name__
-        raise TypeError(f"expected `pred` with a mean and a variance, got a transformed {name}") from None
+        raise TypeError(f"expected `pred` with a mean and a variance, got {observation.law.name}") from None
     check_values("pred.stddev", "finite", spread.detach(), spread.isfinite())
     return mean, spread
 
