@@ -89,3 +89,11 @@ def test_name_that_is_taken_is_refused():
         divergences.register("kl", lambda mean, variance, df: mean)  # noqa: ARG005
     with pytest.raises(TypeError, match="a function of"):
         divergences.register("new", 3)
+    with pytest.raises(TypeError, match="name a string, got None"):
+        divergences.register(None, lambda mean, variance, df: mean)  # noqa: ARG005
+
+
+def test_divergence_of_the_users_own_may_be_replaced():
+    for factor in (1.0, 2.0):
+        divergences.register("mine", lambda mean, variance, df, f=factor: f * mean)  # noqa: ARG005
+    assert divergences.by_name("mine")(1.0, 1.0, None) == 2.0

@@ -24,7 +24,7 @@ def test_demo_writes_numbers_table_and_picture(tmp_path):
     result = run(DEMO, "--config", config, "--out", tmp_path / "out")
     assert result.returncode == 0, result.stderr
     document = json.loads((tmp_path / "out/result.json").read_text())
-    assert set(document["methods"]) == {"usual", "fcal", "usual_all"}
+    assert set(document["methods"]) == {"usual", "fcal", "factor", "usual_all"}
     assert 0 <= document["methods"]["fcal"]["coverage_0.683"]["mean"] <= 1
     assert (tmp_path / "out/picture.png").read_bytes().startswith(b"\x89PNG")
     assert "f-Cal" in result.stdout

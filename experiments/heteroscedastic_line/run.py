@@ -27,7 +27,12 @@ from fcal._config import read_config
 from fcal._files import atomic_path, provenance, write_json
 
 LEVELS = (0.5, 0.683, 0.9, 0.95)
-METHODS = {"usual": "usual training", "fcal": "f-Cal", "usual_all": "usual training, all rows"}
+METHODS = {
+    "usual": "usual training",
+    "fcal": "f-Cal",
+    "factor": "one factor on sigma",
+    "usual_all": "usual training, all rows",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,13 +93,14 @@ class Regressor(nn.Module):
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
+        self.factor = 1.0
         self.layers = nn.Sequential(
             nn.Linear(1, hidden), nn.Tanh(), nn.Linear(hidden, hidden), nn.Tanh(), nn.Linear(hidden, 2)
         )
 
     def forward(self, x: Tensor) -> Normal:
         mean, raw = self.layers(x).chunk(2, dim=-1)
-        return Normal(mean, nn.functional.softplus(raw) + 1e-2)
+        return Normal(mean, self.factor * (nn.functional.softplus(raw) + 1e-2))
 
 
 def train(
@@ -108,8 +114,17 @@ def train(
         tick()
 
 
-def fit(config: Config, seed: int, tick: Callable[[], None]) -> tuple[dict[str, Regressor], Rows, Rows]:
-    """The three networks of a seed, the rows they were trained on, and rows they have not seen."""
+@dataclass(frozen=True)
+class Fitted:
+    """The networks of a seed, the rows they were trained and calibrated on, and rows they have not seen."""
+
+    nets: dict[str, Regressor]
+    trained_on: Rows
+    calibrated_on: Rows
+    test: Rows
+
+
+def fit(config: Config, seed: int, tick: Callable[[], None]) -> Fitted:
     generator = torch.Generator().manual_seed(seed)
     rows = draw(config.train_rows + config.calibration_rows, generator)
     test = draw(config.test_rows, generator)
@@ -132,8 +147,11 @@ def fit(config: Config, seed: int, tick: Callable[[], None]) -> tuple[dict[str, 
         return (1 - config.lam) * likelihood + config.lam * criterion(net(others.x), others.y)
 
     train(nets["fcal"], calibrated, steps=config.tune_steps, rate=config.tune_rate, tick=tick)
+    nets["factor"] = copy.deepcopy(nets["usual"])
+    with torch.no_grad():
+        nets["factor"].factor = fcal.standardize(nets["usual"](others.x), others.y).square().mean().sqrt().item()
     nets["usual_all"] = usual(rows)
-    return nets, mine, test
+    return Fitted(nets, mine, others, test)
 
 
 @torch.no_grad()
@@ -194,20 +212,19 @@ def as_terminal(document: dict[str, Any]) -> Table:
     return shown
 
 
-def band(ax: Axes, net: Regressor, rows: Rows, test: Rows, title: str) -> None:
+def band(ax: Axes, net: Regressor, fitted: Fitted, title: str) -> None:
     x = torch.linspace(-3, 3, 400).unsqueeze(1)
     with torch.no_grad():
         pred = net(x)
     line, mean, sigma = x.squeeze(), pred.mean.squeeze(), pred.stddev.squeeze()
-    ax.fill_between(line, mean - 2 * sigma, mean + 2 * sigma, color="#9ecae1", label="±2 sigma", lw=0)
-    ax.fill_between(line, mean - sigma, mean + sigma, color="#4292c6", label="±1 sigma", lw=0)
-    ax.plot(test.x[:400], test.y[:400], ".", color="0.45", ms=2, label="new data")
-    ax.plot(rows.x, rows.y, ".", color="#d94801", ms=4, label="trained on")
-    ax.plot(line, true_mean(x).squeeze(), color="black", lw=1, label="truth")
-    held = measure(net, test)["coverage_0.683"]
-    ax.set(
-        title=f"{title}\n±1 sigma holds {100 * held:.0f} % of new data (should be 68 %)", xlabel="x", ylim=(-3.2, 3.2)
-    )
+    ax.fill_between(line, mean - 2 * sigma, mean + 2 * sigma, color="#c6dbef", label="±2 sigma", lw=0)
+    ax.fill_between(line, mean - sigma, mean + sigma, color="#6baed6", label="±1 sigma", lw=0)
+    ax.plot(fitted.test.x[:400], fitted.test.y[:400], ".", color="0.5", ms=2, label="new data")
+    ax.plot(fitted.trained_on.x, fitted.trained_on.y, ".", color="#d94801", ms=4, label="trained on")
+    ax.plot(line, mean, color="#08306b", lw=1.2, label="predicted mean")
+    ax.plot(line, true_mean(x).squeeze(), color="black", lw=1, ls="--", label="true mean")
+    held = measure(net, fitted.test)["coverage_0.683"]
+    ax.set(title=f"{title}\n±1 sigma holds {100 * held:.0f} % of new data (should: 68 %)", xlabel="x", ylim=(-2.2, 3.0))
 
 
 def coverage_curve(ax: Axes, net: Regressor, test: Rows, label: str, colour: str) -> None:
@@ -218,27 +235,24 @@ def coverage_curve(ax: Axes, net: Regressor, test: Rows, label: str, colour: str
     ax.plot(nominal, held, color=colour, label=label)
 
 
-def picture(nets: dict[str, Regressor], rows: Rows, test: Rows) -> Figure:
-    figure = Figure(figsize=(13, 4.2), layout="constrained")
+def picture(fitted: Fitted) -> Figure:
+    figure = Figure(figsize=(13, 4.4), layout="constrained")
     before, after, curves = figure.subplots(1, 3, width_ratios=(1.2, 1.2, 1))
-    band(before, nets["usual"], rows, test, "before: usual training")
-    band(after, nets["fcal"], rows, test, "after: f-Cal")
+    band(before, fitted.nets["usual"], fitted, "before: usual training")
+    band(after, fitted.nets["fcal"], fitted, "after: f-Cal on other rows")
+    rows = fitted.calibrated_on
+    after.plot(rows.x, rows.y, "x", color="#238b45", ms=3.5, mew=0.8, label="calibrated on")
     before.set_ylabel("y")
-    before.legend(loc="upper left", fontsize=8, ncols=2)
+    for ax in (before, after):
+        ax.legend(loc="upper left", fontsize=7, ncols=2)
     curves.plot([0, 1], [0, 1], color="0.6", lw=1, ls="--")
-    coverage_curve(curves, nets["usual"], test, "before", "#d94801")
-    coverage_curve(curves, nets["fcal"], test, "after", "#2171b5")
-    curves.text(0.95, 0.1, "over-confident", ha="right", color="0.4")
-    curves.text(0.05, 0.87, "under-confident", color="0.4")
-    curves.set(
-        title="central intervals on new data",
-        xlabel="promised",
-        ylabel="held",
-        xlim=(0, 1),
-        ylim=(0, 1),
-        aspect="equal",
-    )
-    curves.legend(loc=(0.04, 0.64), fontsize=9)
+    for method, colour in (("usual", "#d94801"), ("fcal", "#2171b5"), ("factor", "#238b45"), ("usual_all", "#6a51a3")):
+        coverage_curve(curves, fitted.nets[method], fitted.test, METHODS[method], colour)
+    curves.text(0.97, 0.05, "over-confident", ha="right", color="0.4")
+    curves.text(0.03, 0.92, "under-confident", color="0.4")
+    curves.set(xlabel="promised", ylabel="held", xlim=(0, 1), ylim=(0, 1), aspect="equal")
+    curves.set_title("central intervals on new data\n(first of the seeds)")
+    curves.legend(loc=(0.02, 0.58), fontsize=7)
     return figure
 
 
@@ -249,16 +263,17 @@ def run(config: Config, console: Console) -> tuple[dict[str, Any], Figure]:
     with Progress(console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task("training", total=total)
         for seed in range(config.seeds):
-            nets, rows, test = fit(config, seed, lambda: progress.advance(task))
+            fitted = fit(config, seed, lambda: progress.advance(task))
             for method in METHODS:
-                results[method].append(measure(nets[method], test))
-            drawn = drawn or picture(nets, rows, test)
+                results[method].append(measure(fitted.nets[method], fitted.test))
+            drawn = drawn or picture(fitted)
     assert drawn is not None
     document = {
         "config": asdict(config),
         "seeds": list(range(config.seeds)),
         "provenance": provenance(),
         "methods": {method: summarised(rows) for method, rows in results.items()},
+        "per_seed": results,
     }
     return document, drawn
 

@@ -28,11 +28,11 @@ class Registry(Generic[Entry]):
         self._kind = kind
         self._entries: dict[str, Entry] = {}
 
-    def add(self, name: str, entry: Entry) -> None:
-        """Add an entry under a name that is still free."""
+    def add(self, name: str, entry: Entry, *, replace: bool = False) -> None:
+        """Add an entry under a name that is still free, or may be replaced."""
         if not isinstance(name, str) or not name:
             raise TypeError(f"expected `{self._kind}` name a string, got {name!r}")
-        if name in self._entries:
+        if name in self._entries and not replace:
             raise ValueError(f"expected `{self._kind}` name that is not taken, got {name!r}")
         self._entries[name] = entry
 

@@ -25,7 +25,7 @@ def register(name: str, divergence: Divergence) -> None:
     """Add a divergence of your own under a name that ``FCalLoss`` then takes.
 
     Args:
-        name: A name that is not taken.
+        name: A name that is not one of ours; one of yours is replaced.
         divergence: ``(mean, variance, df)`` to a non-negative scalar, differentiable; float64 comes in.
 
     Example:
@@ -38,7 +38,8 @@ def register(name: str, divergence: Divergence) -> None:
     """
     if not callable(divergence):
         raise TypeError(f"expected `divergence` a function of (mean, variance, df), got {divergence!r}")
-    _DIVERGENCES.add(name, divergence)
+    ours = {known.__name__ for known in _OURS}
+    _DIVERGENCES.add(name, divergence, replace=name not in ours)
 
 
 def names() -> list[str]:

@@ -81,6 +81,8 @@ def test_weight_warms_up_over_training_steps_only_and_survives_a_checkpoint():
         criterion.eval()
         criterion(pred, y)
         criterion.train()
+        with torch.no_grad():
+            criterion(pred, y)
     assert seen == pytest.approx([0.0, 0.2, 0.4, 0.6, 0.8, 0.8])
     restored = CombinedLoss(FCalLoss(df=20), lam=0.8, warmup_steps=4)
     restored.load_state_dict(criterion.state_dict())

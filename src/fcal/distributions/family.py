@@ -24,7 +24,8 @@ class Family:
         log_prob: ``(value, *parameters)`` to the log-density; the distribution's own where absent.
         residual: ``(value, *parameters)`` to z, where there is a shorter way than the CDF.
         central: ``(value, *parameters)`` to the CDF minus one half, where it keeps its digits near the median.
-        support: ``(value, *parameters)`` to True where a value can occur; everywhere where absent.
+        support: ``(value, *parameters)`` to True where a value can occur; everywhere where absent (then scores of
+            impossible values are whatever the formulas give).
         ordered: Names of two parameters of which the second must exceed the first, if there are such.
         crps: ``(value, *parameters)`` to the continuous ranked probability score, where it has a closed form.
         location: Name of the parameter that moves the law without changing its shape, if there is one.
@@ -36,7 +37,7 @@ class Family:
         A family in ten lines: the Kumaraswamy law, which torch has without a log-CDF.
 
         >>> from torch.distributions import Kumaraswamy
-        >>> from fcal.distributions import log1mexp_of_log
+        >>> from fcal.distributions import Family, log1mexp_of_log, register
         >>> def log_survival(y, a, b):
         ...     return b * torch.log1p(-y.pow(a))
         >>> kumaraswamy = Family(
@@ -44,6 +45,7 @@ class Family:
         ...     log_cdf=lambda y, a, b: log1mexp_of_log((-log_survival(y, a, b)).log()),
         ...     log_survival=log_survival,
         ...     quantile=lambda lower, upper, a, b: (-torch.expm1(upper.log() / b)).pow(1 / a),
+        ...     support=lambda y, a, b: (y > 0) & (y < 1),
         ... )
         >>> register(Kumaraswamy, kumaraswamy)
         >>> fcal.standardize(Kumaraswamy(torch.tensor(1.0), torch.tensor(1.0)), torch.tensor(0.5))

@@ -193,7 +193,7 @@ def _element_weight(
     if valid is not None:
         checked = torch.where(valid, checked, 0.0)
     usable = (checked == 0) | ((checked >= _WEIGHTS[0]) & (checked <= _WEIGHTS[1]))
-    check_values("weight", f"0 or within [{_WEIGHTS[0]:g}, {_WEIGHTS[1]:g}]", checked, usable)
+    check_values("weight", f">= 0 (and from {_WEIGHTS[0]:g} to {_WEIGHTS[1]:g} if not 0)", checked, usable)
     counts = checked > 0
     return checked, counts if valid is None else valid & counts
 

@@ -53,9 +53,16 @@ class CombinedLoss(nn.Module):
         lam: Weight :math:`\lambda`: within [0, 1] in the convex form, non-negative in the additive one.
         form: ``"convex"`` or ``"additive"``.
         warmup_steps: Number of training steps over which the weight grows linearly from 0 to ``lam``. A step is a
-            forward call in training mode; the count is part of the state dict.
+            forward call in training mode with gradients enabled (so a micro-batch is one, too); the count is part of
+            the state dict and belongs in a checkpoint.
 
     Example:
+        The task's loss may be any function of this signature, here the mean squared error:
+
+        >>> def squared_error(pred, target, *, valid_mask=None, weight=None):
+        ...     return (pred.mean - target).square().mean()
+        >>> objective = fcal.losses.CombinedLoss(task=squared_error, lam=0.1, form="additive")
+
         >>> from torch.distributions import Normal
         >>> pred, target = Normal(torch.zeros(4), torch.ones(4)), torch.tensor([-1.0, 1.0, -2.0, 2.0])
         >>> fcal.losses.CombinedLoss(fcal.FCalLoss(df=2), lam=0.5)(pred, target)
@@ -107,7 +114,7 @@ class CombinedLoss(nn.Module):
         batch = Batch(pred, target, valid_mask, weight)
         lam = self.current_lam()
         loss = self._in_one_pass(batch, lam) if self._shares_a_pass() else self._term_by_term(batch, lam)
-        if self.training and self.warmup_steps:
+        if self.training and self.warmup_steps and torch.is_grad_enabled():
             self.step = self.step + 1  # not in place: a compiled backward pass may still need the old one
         return loss
 

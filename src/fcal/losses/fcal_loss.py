@@ -53,6 +53,11 @@ class FCalLoss(nn.Module):
         ``pred`` and ``target`` of the same shape; scalar result of the inputs' dtype, float32 at least.
 
     Note:
+        Set ``detach_mean=True`` unless you know why not: otherwise the loss may buy calibration with a worse mean.
+        Start from weights trained by the likelihood, at a lower rate. A batch that is perfectly calibrated scores
+        about K / n on q, not 0, so batches should be large beside ``df``. Residuals count as independent, which pixels
+        of one image are not.
+
         The loss couples the elements of a batch, so accumulating gradients over micro-batches is not the same as one
         large batch. It is once differentiable. Under ``torch.compile`` values are not checked, and only the exact
         estimator can be traced.
@@ -63,7 +68,6 @@ class FCalLoss(nn.Module):
         >>> criterion = fcal.FCalLoss(divergence="wasserstein", df=2)
         >>> criterion(Normal(torch.zeros(4), torch.ones(4)), target)  # mean of z^2 is 2.5, its variance 3
         tensor(2.3005)
-        >>> loss = 0.5 * fcal.nll(Normal(torch.zeros(4), torch.ones(4)), target).mean() + 0.5 * _
     """
 
     def __init__(
@@ -108,7 +112,8 @@ class FCalLoss(nn.Module):
         Args:
             pred: Prediction of any registered family.
             target: Targets, shaped like the prediction's samples; NaN where missing.
-            valid_mask: True where a target counts; shaped like ``target`` or its rows.
+            valid_mask: True where a target counts; shaped like ``target`` or its rows. A vector with one missing
+                coordinate is missing as a whole, unless the coordinates are ``Independent``.
             weight: Non-negative weights, shaped like ``target`` or its rows; constants for autograd.
 
         Returns:
@@ -145,7 +150,8 @@ class FCalLoss(nn.Module):
 
     def extra_repr(self) -> str:
         """The options, for ``print``."""
-        return f"{self.divergence!r}, df={self.df}, on={self.on!r}, estimator={self.estimator!r}"
+        flags = f"finite_batch={self.finite_batch}, detach_mean={self.detach_mean}, sync={self.sync}"
+        return f"{self.divergence!r}, df={self.df}, on={self.on!r}, estimator={self.estimator!r}, {flags}"
 
 
 def _is_scalar(value: object) -> bool:

@@ -112,8 +112,9 @@ class _Known(torch.autograd.Function):
         return outcome
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # a gradient without a graph would silently drop out of a gradient penalty
+            raise RuntimeError("expected `create_graph` False: the f-Cal loss is differentiable once, got True")
         factor = (all_reduced(grads[0].to(torch.float64)) if ctx.sync else grads[0]).item()
         slopes = [factor * slope for slope in ctx.slopes]
         wanted = ctx.needs_input_grad
