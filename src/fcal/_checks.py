@@ -54,7 +54,7 @@ def check_pair(pred: Any, target: Any, name: str = "target") -> None:
     if target.layout != torch.strided or target.is_nested:
         raise TypeError(f"expected `{name}` a dense tensor, got {target.layout}")
     shape, event = target.shape, pred.event_shape
-    batch_fits = not pred.batch_shape or shape == pred.batch_shape + event
+    batch_fits = len(pred.batch_shape) == 0 or shape == pred.batch_shape + event
     if not batch_fits or shape[len(shape) - len(event) :] != event:
         expected = tuple(pred.batch_shape + event)
         raise ValueError(f"expected `{name}` of shape {expected} like `pred`, got {tuple(shape)}")

@@ -5,7 +5,17 @@ import math
 import pytest
 import torch
 from references import gaussian_loss_by_definition
-from torch.distributions import Exponential, Independent, Laplace, LogNormal, MultivariateNormal, Normal, Weibull
+from torch.distributions import (
+    Exponential,
+    Independent,
+    Laplace,
+    LogNormal,
+    MultivariateNormal,
+    Normal,
+    TransformedDistribution,
+    Weibull,
+    transforms,
+)
 
 import fcal
 from fcal import FCalLoss
@@ -410,6 +420,39 @@ def assert_compiled_equals_eager(make, family, backend: str, *, masked: bool) ->
 @pytest.mark.parametrize("name", COMPILED)
 def test_compiled_whole_graph_equals_eager(name, family, masked):
     assert_compiled_equals_eager(COMPILED[name], family, "aot_eager", masked=masked)
+
+
+STRUCTURED = {
+    "validated, of any length": lambda loc, scale: Normal(loc, scale),
+    "independent": lambda loc, scale: Independent(Normal(loc.view(100, 2), scale.view(100, 2)), 1),
+    "vector": lambda loc, scale: MultivariateNormal(
+        loc.view(100, 2), scale_tril=torch.diag_embed(scale.view(100, 2)), validate_args=False
+    ),
+    "affine": lambda loc, scale: TransformedDistribution(
+        Normal(torch.zeros_like(loc), torch.ones_like(loc)), [transforms.AffineTransform(loc, scale)]
+    ),
+    "tanh": lambda loc, scale: TransformedDistribution(Laplace(loc, scale), [transforms.TanhTransform()]),
+}
+
+
+@pytest.mark.parametrize("name", STRUCTURED)
+def test_compiled_structured_predictions_equal_eager(name):
+    torch._dynamo.reset()
+    loc, scale, y = batch(200, torch.float32)
+    y = torch.tanh(y) if name == "tanh" else y
+    criterion = CombinedLoss(FCalLoss("kl"))
+
+    def loss(a, b):
+        pred = STRUCTURED[name](a, b)
+        return criterion(pred, y.view(pred.batch_shape + pred.event_shape))
+
+    dynamic = True if "any length" in name else None
+    compiled = torch.compile(loss, backend="aot_eager", fullgraph=True, dynamic=dynamic)
+    expected, found = loss(loc, scale), compiled(loc, scale)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    gradients = (torch.autograd.grad(value, [loc, scale]) for value in (found, expected))
+    for ours, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("family", [Normal, Laplace])

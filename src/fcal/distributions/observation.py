@@ -121,7 +121,7 @@ def observe(
         weight, valid = _element_weight(weight, target, elements, rows, valid)
     if valid is not None and valid.numel():
         law, target = _hide_missing(law, target, valid)
-    native = law.family.native and not law.transforms and not widest
+    native = law.family.native and len(law.transforms) == 0 and not widest
     widen = partial(_widened, dtype=dtype if native else torch.float64)
     law, target = law.map(lambda p, _: widen(p), widen), widen(target)
     if not is_tracing() and target.numel() and (valid is None or bool(valid.any())):
