@@ -1,7 +1,7 @@
 """Choice by name: one mapping per kind of thing, whose error lists what is known."""
 
 import difflib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 Entry = TypeVar("Entry")
@@ -46,9 +46,6 @@ class Registry(Generic[Entry]):
     def names(self) -> list[str]:
         """Every known name, in order of registration."""
         return list(self._entries)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
 
     def __getitem__(self, name: str) -> Entry:
         try:

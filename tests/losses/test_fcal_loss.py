@@ -73,6 +73,8 @@ def test_q_is_blind_to_bias_and_z_is_not():
     y = 0.5 + math.sqrt(0.75) * torch.special.ndtri(p)
     pred = Normal(torch.zeros_like(y), torch.ones_like(y))
     assert FCalLoss("kl", on="z")(pred, y).item() > 0.1
+    # variance of z^2 is 2 * 0.75^2 + 4 * 0.25 * 0.75 = 1.875: KL = 0.5 (log(2 / 1.875) + 1.875 / 2 - 1) = 0.001
+    assert FCalLoss("kl", on="q")(pred, y).item() < 0.003
     assert y.square().mean().item() == pytest.approx(1, abs=1e-3)
 
 
