@@ -81,6 +81,35 @@ def together(local: Callable[[], Result], *, device: torch.device, sync: bool) -
     return result
 
 
+def gathered(local: Callable[[], Tensor], *, columns: int, device: torch.device, sync: bool) -> tuple[Tensor, int]:
+    """Rows of all ranks below each other, without gradient, for losses that need more of a batch than its sums.
+
+    As with :func:`sum_over_ranks`, every rank must call it, and what raises on one rank raises on all.
+
+    Args:
+        local: Computes this rank's float64 rows. Shape ``(n, columns)``, n its own on every rank.
+        columns: Their length.
+        device: Their device.
+        sync: Without it, or with one rank, the rows are just this rank's.
+
+    Returns:
+        The rows, the same on every rank, and where this rank's own start.
+    """
+    own = together(local, device=device, sync=sync).detach()
+    if not sync or world_size() == 1:
+        return own, 0
+    rank = distributed.get_rank()
+    sizes = torch.zeros(world_size(), dtype=torch.int64, device=device)
+    sizes[rank] = len(own)
+    distributed.all_reduce(sizes)
+    padded = torch.zeros(int(sizes.max()), columns, dtype=torch.float64, device=device)
+    padded[: len(own)] = own
+    parts = [torch.empty_like(padded) for _ in sizes]
+    distributed.all_gather(parts, padded)
+    rows = torch.cat([part[:size] for part, size in zip(parts, sizes.tolist(), strict=True)])
+    return rows, int(sizes[:rank].sum())
+
+
 def _flags(size: int, last: float, device: torch.device) -> Tensor:
     """Zeros, the last of which says whether this rank failed; on a device that collectives know."""
     known = device if device.type in ("cpu", "cuda") else torch.device("cpu")
