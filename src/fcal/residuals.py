@@ -88,8 +88,8 @@ def residuals_of(observation: Observation) -> Tensor:
         assert family.log_cdf is not None  # Family guarantees both
         assert family.log_survival is not None
         z = _from_nearer_tail(family.log_cdf(inner, *law.parameters), family.log_survival(inner, *law.parameters))
-        if family.central is not None:
-            z = _refined_near_median(z, family.central(inner, *law.parameters))
+    if family.central is not None:
+        z = _refined_near_median(z, family.central(inner, *law.parameters))
     if law.transforms:
         z = direction * z
     if z.shape != observation.target.shape:

@@ -1,7 +1,16 @@
 """What torch.distributions lacks: log-tails, quantiles and residuals of every family, and a Logistic."""
 
 # The imports of the families also register them.
-from fcal.distributions import location_scale, multivariate, positive
+from fcal.distributions import (
+    beta,
+    gamma,
+    location_scale,
+    multivariate,
+    pareto,
+    positive,
+    student,
+)
+from fcal.distributions.asymmetric_laplace import AsymmetricLaplace
 from fcal.distributions.family import Family, families, register
 from fcal.distributions.functions import log_cdf, log_survival, quantile
 from fcal.distributions.logistic import Logistic
@@ -12,12 +21,17 @@ from fcal.distributions.tails import (
     normal_quantile,
     normal_quantile_of_log,
 )
+from fcal.distributions.truncated_normal import TruncatedNormal
 
 __all__ = [
+    "AsymmetricLaplace",
     "Family",
     "Logistic",
+    "TruncatedNormal",
+    "beta",
     "families",
     "finite_exp",
+    "gamma",
     "location_scale",
     "log1mexp_of_log",
     "log_cdf",
@@ -26,7 +40,9 @@ __all__ = [
     "multivariate",
     "normal_quantile",
     "normal_quantile_of_log",
+    "pareto",
     "positive",
     "quantile",
     "register",
+    "student",
 ]

@@ -1,7 +1,8 @@
 """What the library knows of a family of distributions, and the table of all families."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 from torch.distributions import Distribution
@@ -9,7 +10,7 @@ from torch.distributions import Distribution
 Formula = Callable[..., Tensor]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)  # an entry is itself, so it can be a key
 class Family:
     """Formulas of one family, as plain functions of a value and the parameters.
 
@@ -26,11 +27,15 @@ class Family:
         central: ``(value, *parameters)`` to the CDF minus one half, where it keeps its digits near the median.
         support: ``(value, *parameters)`` to True where a value can occur; everywhere where absent (then scores of
             impossible values are whatever the formulas give).
+        bounds: ``(*parameters)`` to the least and the largest possible value, where they depend on parameters.
         ordered: Names of two parameters of which the second must exceed the first, if there are such.
+        unbounded: Names of parameters that may be infinite.
         crps: ``(value, *parameters)`` to the continuous ranked probability score, where it has a closed form.
         location: Name of the parameter that moves the law without changing its shape, if there is one.
         event_dim: 0 for scalars, 1 for vectors (which have ``residual`` and ``log_prob`` but no CDF).
-        parameter_dims: For vectors, the number of event dimensions of each parameter.
+        parameter_dims: Number of event dimensions of each parameter, where not all are 0.
+        constraints: Ranges of the parameters; those that the distribution declares where absent.
+        build: ``(*parameters)`` to a distribution, where the class does not take them by name.
         native: Whether the formulas keep their precision in float32, so that nothing is widened to float64.
 
     Example:
@@ -60,11 +65,15 @@ class Family:
     residual: Formula | None = None
     central: Formula | None = None
     support: Formula | None = None
+    bounds: Callable[..., tuple[Tensor, Tensor]] | None = None
     ordered: tuple[str, str] | None = None
+    unbounded: tuple[str, ...] = ()
     crps: Formula | None = None
     location: str | None = None
     event_dim: int = 0
     parameter_dims: tuple[int, ...] | None = None
+    constraints: Mapping[str, Any] | None = None
+    build: Callable[..., Distribution] | None = None
     native: bool = False
 
     def __post_init__(self) -> None:
@@ -80,6 +89,13 @@ class Family:
     def dims(self) -> tuple[int, ...]:
         """Number of event dimensions of each parameter."""
         return self.parameter_dims or (0,) * len(self.parameters)
+
+    def distribution(self, kind: type[Distribution], parameters: tuple[Tensor, ...]) -> Distribution:
+        """A distribution of the class ``kind`` with these parameters."""
+        if self.build is not None:
+            return self.build(*parameters)
+        make: Callable[..., Distribution] = kind
+        return make(**dict(zip(self.parameters, parameters, strict=True)), validate_args=False)
 
 
 _FAMILIES: dict[type[Distribution], Family] = {}

@@ -1,11 +1,19 @@
 """A prediction taken apart: its family's formulas, its parameters as tensors, its monotone transforms."""
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, Independent, TransformedDistribution, Uniform, constraints
+from torch.distributions import (
+    Distribution,
+    Independent,
+    MixtureSameFamily,
+    TransformedDistribution,
+    Uniform,
+    constraints,
+)
 from torch.distributions import transforms as torch_transforms
 from torch.distributions.transforms import Transform
 
@@ -13,6 +21,7 @@ from fcal._checks import is_tracing
 from fcal.distributions.family import Family, families, family_of
 from fcal.distributions.location_scale import LOGISTIC
 from fcal.distributions.logistic import Logistic
+from fcal.distributions.mixture import mixture_family
 
 # Where a transform keeps tensors that belong to single predictions.
 _TRANSFORM_PARAMETERS: dict[type[Transform], tuple[str, ...]] = {
@@ -67,9 +76,7 @@ class Law(NamedTuple):
 
     def distribution(self) -> Distribution:
         """A torch distribution with these parameters."""
-        named = dict(zip(self.family.parameters, self.parameters, strict=True))
-        make: Callable[..., Distribution] = self.kind
-        base = make(**named, validate_args=False)
+        base = self.family.distribution(self.kind, self.parameters)
         return TransformedDistribution(base, list(self.transforms), validate_args=False) if self.transforms else base
 
 
@@ -85,6 +92,9 @@ def law_of(pred: Distribution) -> Law:
         return Law(*known, tuple(getattr(pred, n) for n in known[1].parameters), name=name)
     if isinstance(pred, Independent):
         return law_of(pred.base_dist)
+    if isinstance(pred, MixtureSameFamily):
+        family = mixture_family(pred)
+        return Law(MixtureSameFamily, family, tuple(attrgetter(n)(pred) for n in family.parameters), name=name)
     if isinstance(pred, TransformedDistribution):
         base = law_of(pred.base_dist)
         transforms = [part for transform in pred.transforms for part in _parts(transform)]

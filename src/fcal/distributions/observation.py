@@ -1,5 +1,6 @@
 """Targets beside what was predicted of them: checked, missing ones hidden, precision widened."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -218,10 +219,13 @@ def _hide_missing(law: Law, target: Tensor, valid: Tensor) -> tuple[Law, Tensor]
 def check_parameter_values(law: Law) -> None:
     """Every parameter is finite and within the range that its distribution declares."""
     named = {name: p.detach() for name, p in zip(law.family.parameters, law.parameters, strict=True)}
-    known = law.kind.arg_constraints
+    known = law.kind.arg_constraints if law.family.constraints is None else law.family.constraints
     for name, value in named.items():
-        check_values(f"pred.{name}", "finite", value, torch.isfinite(value))
-        constraint = known.get(name) if isinstance(known, dict) else None
+        if name in law.family.unbounded:
+            check_values(f"pred.{name}", "not NaN", value, ~torch.isnan(value))
+        else:
+            check_values(f"pred.{name}", "finite", value, torch.isfinite(value))
+        constraint = known.get(name) if isinstance(known, Mapping) else None
         if constraint is not None and not constraints.is_dependent(constraint):
             good = constraint.check(value)
             check_values(f"pred.{name}", _requirement(constraint), _smallest(value, good.dim()), good)

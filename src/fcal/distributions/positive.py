@@ -159,6 +159,7 @@ UNIFORM = Family(
     log_prob=lambda value, low, high: -(high - low).log().expand(value.shape),
     crps=_uniform_crps,
     support=lambda value, low, high: (value >= low) & (value <= high),
+    bounds=lambda low, high: (low, high),
     ordered=("low", "high"),
 )
 

@@ -1,0 +1,180 @@
+r"""Beta and Fisher-Snedecor: the lower tail as an integral over the logit, and the upper as a reflected lower one.
+
+.. math:: \int_0^{-\infty} e^{a v} \, (1 + x (e^v - 1))^{-(a + b)} \, dv
+
+left of the mode, where the integrand only falls: Gauss-Legendre over the length on which it does. Small shapes have a
+tail that falls too slowly for that; there the power series in x is short.
+"""
+
+import math
+
+import torch
+from torch import Tensor, distributions
+
+from fcal.distributions.family import Family, register
+from fcal.distributions.implicit import (
+    Implicit,
+    Tail,
+    by_regime,
+    flattened,
+    legendre,
+    log_gamma_rest,
+    log_odds,
+    log_odds_of,
+    polished,
+    root,
+)
+from fcal.distributions.tails import normal_quantile
+
+_LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
+_DROP = 30.0  # the integrand falls by e^-30 over the interval of quadrature
+_SERIES_BELOW = 5.0  # the shape that governs the tail
+_TERMS = 90
+_NODES = 24
+
+
+def _length(x: Tensor, rest: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """How far left the exponent -a v + (a + b) log(1 + x (e^v - 1)) has risen by the drop; ``rest`` is 1 - x."""
+    total = a + b
+    gap = a - total * x
+    u = 2 * _DROP / (gap + (gap.square() + 2 * _DROP * total * x * rest).sqrt())  # as if it were a parabola
+    for _ in range(2):  # a fixed-point iteration between here and the root, fast where the parabola is far too wide
+        u = torch.log((torch.exp((_DROP + b * u) / total) - x) / rest)
+    for _ in range(3):
+        decay = torch.exp(-u)
+        left = rest + x * decay
+        u = u - (a * u + total * left.log() - _DROP) / (a - total * x * decay / left)
+    return u
+
+
+def _by_quadrature(x: Tensor, rest: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The integral above and its derivatives by a and b."""
+    length = -_length(x, rest, a, b)
+    integral, by_a, by_b = torch.zeros_like(x), torch.zeros_like(x), torch.zeros_like(x)
+    minus_total = -(a + b)
+    for node, weight in legendre(_NODES):
+        v = length * node
+        log_left = torch.log1p(torch.expm1(v).mul_(x))  # minus the logarithm of what 1 - x grows by
+        density = torch.exp(a * v + minus_total * log_left).mul_(weight)
+        integral.add_(density)
+        by_b.addcmul_(density, log_left, value=-1)
+        by_a.addcmul_(density, v)
+    length = -length
+    by_a = by_a.add_(by_b).mul_(length)
+    return integral.mul_(length), by_a, by_b.mul_(length)
+
+
+def _by_series(x: Tensor, _: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    r"""The same as :math:`\sum_n x^n (a + b)_n / (a)_{n+1}`."""
+    term = a.reciprocal()
+    harmonic_a, harmonic_sum = term.clone(), torch.zeros_like(a)
+    integral, by_a, by_b = term.clone(), -term * harmonic_a, torch.zeros_like(a)
+    total, denominator = a + b, a.clone()
+    for _n in range(_TERMS):
+        step = denominator.add_(1).reciprocal()
+        harmonic_a.add_(step)
+        term = term * step.mul_(x).mul_(total)
+        harmonic_sum.add_(total.reciprocal())
+        total.add_(1)
+        integral.add_(term)
+        by_b.addcmul_(term, harmonic_sum)
+        by_a.addcmul_(term, harmonic_sum - harmonic_a)
+    return integral, by_a, by_b
+
+
+def _lower_tail(log_x: Tensor, log_rest: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Log of the lower tail and its derivatives by the logit of x, by a and by b."""
+    x, rest = log_x.exp(), log_rest.exp()
+    integral, by_a, by_b = by_regime(a < _SERIES_BELOW, (_by_series, _by_quadrature), x, rest, a, b)
+    total = a + b
+    (rest_a, psi_a), (rest_b, psi_b), (rest_total, psi_total) = map(log_gamma_rest, (a, b, total))
+    from_mode_a, from_mode_b = log_x - (a / total).log(), log_rest - (b / total).log()
+    log_density = a * from_mode_a + b * from_mode_b + 0.5 * (a * (b / total)).log() - _LOG_SQRT_2PI
+    log_density = log_density - rest_a - rest_b + rest_total
+    slope_a = by_a / integral + from_mode_a - psi_a + psi_total
+    slope_b = by_b / integral + from_mode_b - psi_b + psi_total
+    return log_density + integral.log(), 1 / integral, slope_a, slope_b
+
+
+def _tail(logit: Tensor, a: Tensor, b: Tensor) -> Tail:
+    """The lower tail left of the mode, the upper right of it; both halves meet at 1/2 where both shapes are small."""
+    both_small = (a < _SERIES_BELOW) & (b < _SERIES_BELOW)
+    lower = logit <= torch.where(both_small, 0.0, a.log() - b.log())
+    sign = torch.where(lower, 1.0, -1.0).to(a.dtype)
+    log_x, log_rest = torch.nn.functional.logsigmoid(sign * logit), torch.nn.functional.logsigmoid(-sign * logit)
+    first, second = torch.where(lower, a, b), torch.where(lower, b, a)
+    log_p, by_logit, by_first, by_second = _lower_tail(log_x, log_rest, first, second)
+    by_a, by_b = torch.where(lower, by_first, by_second), torch.where(lower, by_second, by_first)
+    return Tail(log_p, (sign * by_logit, by_a, by_b), lower)
+
+
+_LOGIT = Implicit(_tail, lambda logit, a, b: (logit, a, b))
+_BETA = Implicit(_tail, lambda value, a, b: (value.log() - torch.log1p(-value), a, b))
+
+
+def _fisher_logit(value: Tensor, df1: Tensor, df2: Tensor) -> Tensor:
+    return value.log() + df1.log() - df2.log()
+
+
+_FISHER = Implicit(_tail, lambda value, df1, df2: (_fisher_logit(value, df1, df2), df1 / 2, df2 / 2))
+
+
+def _log_density_of_logit(logit: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    log_x, log_rest = torch.nn.functional.logsigmoid(logit), torch.nn.functional.logsigmoid(-logit)
+    return a * log_x + b * log_rest + torch.lgamma(a + b) - torch.lgamma(a) - torch.lgamma(b)
+
+
+def _log_prob(value: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    log_x, log_rest = value.log(), torch.log1p(-value)
+    return (a - 1) * log_x + (b - 1) * log_rest + torch.lgamma(a + b) - torch.lgamma(a) - torch.lgamma(b)
+
+
+def _start(z: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """A normal law of the logit for the bulk, power laws beyond it where a shape is small."""
+    middle = a.log() - b.log() + z * (1 / a + 1 / b).sqrt()
+    log_beta = torch.lgamma(a) + torch.lgamma(b) - torch.lgamma(a + b)
+    left = (torch.special.log_ndtr(z) + a.log() + log_beta) / a
+    right = -(torch.special.log_ndtr(-z) + b.log() + log_beta) / b
+    return torch.where((a < 1) & (left < -2), left, torch.where((b < 1) & (right > 2), right, middle))
+
+
+def _logit_quantile(lower: Tensor, upper: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    (below, above, first, second), shape = flattened(lower, upper, a, b)
+    with torch.no_grad():
+        goal, shapes = log_odds(below, above), (first.detach(), second.detach())
+        limit = torch.full_like(goal, math.inf)
+        start = _start(normal_quantile(below, above), *shapes)
+        logit = root(lambda w: log_odds_of(_tail(w, *shapes)), goal, start, -limit, limit)
+        slope = log_odds_of(_tail(logit, *shapes)).slope
+    value = _LOGIT.log_cdf(logit, first, second) - _LOGIT.log_survival(logit, first, second)
+    return polished(logit, value, log_odds(below, above), slope).reshape(shape)
+
+
+def _fisher_quantile(lower: Tensor, upper: Tensor, df1: Tensor, df2: Tensor) -> Tensor:
+    return torch.exp(_logit_quantile(lower, upper, df1 / 2, df2 / 2) + df2.log() - df1.log())
+
+
+BETA = Family(
+    parameters=("concentration1", "concentration0"),
+    log_cdf=_BETA.log_cdf,
+    log_survival=_BETA.log_survival,
+    residual=_BETA.residual,
+    quantile=lambda lower, upper, a, b: torch.sigmoid(_logit_quantile(lower, upper, a, b)),
+    log_prob=_log_prob,
+    support=lambda value, *_: (value > 0) & (value < 1),
+)
+
+FISHER_SNEDECOR = Family(
+    parameters=("df1", "df2"),
+    log_cdf=_FISHER.log_cdf,
+    log_survival=_FISHER.log_survival,
+    residual=_FISHER.residual,
+    quantile=_fisher_quantile,
+    log_prob=lambda value, df1, df2: (
+        _log_density_of_logit(_fisher_logit(value, df1, df2), df1 / 2, df2 / 2) - value.log()
+    ),
+    support=lambda value, *_: value > 0,
+)
+
+register(distributions.Beta, BETA)
+register(distributions.FisherSnedecor, FISHER_SNEDECOR)

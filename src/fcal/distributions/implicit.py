@@ -1,0 +1,260 @@
+"""What laws without a closed-form CDF share: known slopes for autograd, regimes, residuals, quantiles by Newton."""
+
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from fcal._checks import is_tracing
+from fcal.distributions.tails import normal_quantile_of_log
+
+_LOG_HALF = math.log(0.5)
+_LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
+_STEPS = 60  # of Newton's method at most; a step that leaves its bracket halves it instead
+_CLOSE = 4e-16
+
+
+class Tail(NamedTuple):
+    """One tail of a law, with its slopes, without gradient.
+
+    Attributes:
+        log_p: Its log-probability.
+        slopes: Derivatives of ``log_p`` by the inputs, one tensor each.
+        lower: True where it is the lower tail; where it is the upper, the lower one is the rest.
+    """
+
+    log_p: Tensor
+    slopes: tuple[Tensor, ...]
+    lower: Tensor
+
+
+TailOf = Callable[..., Tail]
+
+
+class _Attach(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, count: int, *tensors: Tensor) -> Tensor:
+        ctx.save_for_backward(*tensors[count:])
+        return value.clone() if is_tracing() else value
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        slopes = ctx.saved_tensors
+        wanted = ctx.needs_input_grad[2 : 2 + len(slopes)]
+        found = [grads[0] * slope if want else None for slope, want in zip(slopes, wanted, strict=True)]
+        return (None, None, *found, *([None] * len(slopes)))
+
+
+def attach(value: Tensor, inputs: tuple[Tensor, ...], slopes: tuple[Tensor, ...]) -> Tensor:
+    """A value as a function of inputs (all of its shape) whose derivatives are known; once differentiable.
+
+    Example:
+        >>> x = torch.tensor(3.0, requires_grad=True)
+        >>> attach(torch.tensor(9.0), (x,), (torch.tensor(6.0),)).backward()
+        >>> x.grad
+        tensor(6.)
+    """
+    result: Tensor = _Attach.apply(value, len(inputs), *inputs, *slopes)
+    return result
+
+
+def by_regime(first: Tensor, formulas: tuple[Callable[..., Any], Callable[..., Any]], *inputs: Tensor) -> list[Tensor]:
+    """Evaluate the first formula where ``first`` holds, the second elsewhere, each on its own elements only.
+
+    Args:
+        first: Which elements belong to the first formula. Shape ``(N,)``.
+        formulas: Functions of the inputs to a few tensors, the same number each.
+        inputs: Shapes ``(N,)``.
+    """
+    if is_tracing():
+        return _blended(first, formulas, *inputs)
+    chosen = int(first.sum())
+    if chosen in (0, first.numel()):
+        return list(formulas[0 if chosen else 1](*inputs))
+    results: list[Tensor] = []
+    for mask, formula in zip((first, ~first), formulas, strict=True):
+        where = mask.nonzero().squeeze(1)
+        parts = formula(*(x.index_select(0, where) for x in inputs))
+        results = results or [part.new_empty(first.shape) for part in parts]
+        for result, part in zip(results, parts, strict=True):
+            result.index_copy_(0, where, part)
+    return results
+
+
+def _blended(first: Tensor, formulas: tuple[Callable[..., Any], ...], *inputs: Tensor) -> list[Tensor]:
+    """Both formulas everywhere, for torch.compile; foreign elements get the inputs of one that belongs."""
+    found = []
+    for mask, formula in zip((first, ~first), formulas, strict=True):
+        own = mask.to(torch.uint8).argmax().reshape(1)
+        found.append(formula(*(torch.where(mask, x, x.index_select(0, own)) for x in inputs)))
+    return [torch.where(first, one, other) for one, other in zip(*found, strict=True)]
+
+
+def flattened(*inputs: Tensor) -> tuple[list[Tensor], torch.Size]:
+    """Inputs broadcast against each other, in rows, and the shape to bring results back to."""
+    full = torch.broadcast_tensors(*inputs)
+    return [x.reshape(-1) for x in full], full[0].shape
+
+
+class Implicit(NamedTuple):
+    """Formulas of a law that is known by one of its tails.
+
+    Attributes:
+        tail: ``(*inputs)`` in rows to a :class:`Tail`; no gradient is taken.
+        inputs: ``(value, *parameters)`` to the inputs of ``tail``, differentiable.
+    """
+
+    tail: TailOf
+    inputs: Callable[..., tuple[Tensor, ...]]
+
+    def _rows(self, *arguments: Tensor) -> tuple[list[Tensor], torch.Size, Tail]:
+        rows, shape = flattened(*self.inputs(*arguments))
+        with torch.no_grad():
+            tail = self.tail(*(row.detach() for row in rows))
+        return rows, shape, tail
+
+    def log_cdf(self, *arguments: Tensor) -> Tensor:
+        """Log-probability below."""
+        return self._log_side(True, *arguments)
+
+    def log_survival(self, *arguments: Tensor) -> Tensor:
+        """Log-probability above."""
+        return self._log_side(False, *arguments)
+
+    def _log_side(self, lower: bool, *arguments: Tensor) -> Tensor:
+        rows, shape, tail = self._rows(*arguments)
+        same = tail.lower == lower
+        rest = torch.log(-torch.expm1(tail.log_p))
+        rest = torch.where(tail.log_p < -30, -torch.exp(tail.log_p), rest)
+        odds = -torch.exp(tail.log_p - rest)
+        slopes = tuple(torch.where(same, slope, slope * odds) for slope in tail.slopes)
+        return attach(torch.where(same, tail.log_p, rest), tuple(rows), slopes).reshape(shape)
+
+    def residual(self, *arguments: Tensor) -> Tensor:
+        """Residual z, with the slopes of the tail over the normal density."""
+        rows, shape, tail = self._rows(*arguments)
+        z, factor = residual_of_tail(tail.log_p, tail.lower)
+        return attach(z, tuple(rows), tuple(slope * factor for slope in tail.slopes)).reshape(shape)
+
+
+def residual_of_tail(log_p: Tensor, lower: Tensor) -> tuple[Tensor, Tensor]:
+    """Residual of a tail and its derivative by the tail's log-probability, without gradient."""
+    rest = torch.log(-torch.expm1(torch.clamp(log_p, min=_LOG_HALF - 0.5)))
+    nearer = log_p <= _LOG_HALF
+    size = normal_quantile_of_log(torch.where(nearer, log_p, rest))
+    sign = torch.where(lower, 1.0, -1.0).to(log_p.dtype)
+    z = sign * torch.where(nearer, size, -size)
+    return z, sign * torch.exp(log_p + 0.5 * z.square() + _LOG_SQRT_2PI)
+
+
+@cache
+def legendre(count: int) -> tuple[tuple[float, float], ...]:
+    """Nodes and weights of Gauss-Legendre quadrature on (0, 1).
+
+    Example:
+        >>> legendre(1)
+        ((0.5, 1.0),)
+    """
+    nodes, weights = np.polynomial.legendre.leggauss(count)
+    return tuple(zip(((nodes + 1) / 2).tolist(), (weights / 2).tolist(), strict=True))
+
+
+def log_gamma_rest(a: Tensor) -> tuple[Tensor, Tensor]:
+    r"""What Stirling's formula leaves of :math:`\log \Gamma(a)`, and :math:`\psi(a) - \log a`; both without gradient.
+
+    .. math:: \log \Gamma(a) = (a - \tfrac12) \log a - a + \tfrac12 \log 2 \pi + r(a)
+
+    Example:
+        >>> log_gamma_rest(torch.tensor([1e6], dtype=torch.float64))[0] * 12e6
+        tensor([1.0000], dtype=torch.float64)
+    """
+    large = a.clamp(min=10.0)
+    u = large.reciprocal()
+    s = u.square()
+    rest = u * (1 / 12 - s * (1 / 360 - s * (1 / 1260 - s * (1 / 1680 - s * (1 / 1188 - s * 691 / 360360)))))
+    slope = -u / 2 - s * (1 / 12 - s * (1 / 120 - s * (1 / 252 - s * (1 / 240 - s * (1 / 132 - s * 691 / 32760)))))
+    small = a < 10
+    if is_tracing() or bool(small.any()):
+        b = torch.where(small, a, 5.0)
+        direct = torch.lgamma(b) - ((b - 0.5) * b.log() - b + _LOG_SQRT_2PI)
+        rest = torch.where(small, direct, rest)
+        slope = torch.where(small, torch.digamma(b) - b.log(), slope)
+    return rest, slope
+
+
+class LogOdds(NamedTuple):
+    """Log of the lower over the upper tail probability, a rising function of a coordinate, and its slope."""
+
+    value: Tensor
+    slope: Tensor
+
+
+@torch.no_grad()
+def root(function: Callable[[Tensor], LogOdds], goal: Tensor, start: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Where a rising function reaches its goal: Newton's method, halving the bracket whenever a step leaves it.
+
+    Args:
+        function: Elementwise, of coordinates shaped like ``goal``.
+        goal: Values to reach.
+        start: First guesses.
+        low: Coordinates below the root; minus infinity where none is known.
+        high: Coordinates above it; infinity where none is known.
+
+    Example:
+        >>> root(lambda x: LogOdds(x**3, 3 * x**2), torch.tensor(8.0), *map(torch.tensor, (1.0, 0.0, 9.0)))
+        tensor(2.)
+    """
+    x, reach = start, 1 + start.abs()
+    for _ in range(_STEPS):
+        value, slope = function(x)
+        gap = goal - value
+        low, high = torch.where(gap >= 0, x, low), torch.where(gap <= 0, x, high)
+        step = gap / slope
+        step = torch.where(step.isfinite(), step, gap.sign() * reach)
+        step = torch.maximum(torch.minimum(step, reach), -reach)
+        reach = torch.where(step.abs() == reach, 2 * reach, reach)
+        moved = x + step
+        outside = (moved < low) | (moved > high)
+        following = torch.where(outside, _middle(low, high, x), moved)
+        done = (following - x).abs() <= _CLOSE * x.abs()
+        x = following
+        if not is_tracing() and bool(done.all()):
+            break
+    return x
+
+
+def _middle(low: Tensor, high: Tensor, otherwise: Tensor) -> Tensor:
+    """Middle of a bracket: of the logarithms where both ends are positive, so that tiny roots are found as fast."""
+    geometric = low.clamp(min=0).sqrt() * high.clamp(min=0).sqrt()
+    middle = torch.where(low > 0, geometric, low / 2 + high / 2)
+    return torch.where(low.isfinite() & high.isfinite(), middle, otherwise)
+
+
+def log_odds_of(tail: Tail) -> LogOdds:
+    """Log-odds of a tail, and their derivative by its first input."""
+    rest = torch.where(tail.log_p < -30, -torch.exp(tail.log_p), torch.log(-torch.expm1(tail.log_p)))
+    sign = torch.where(tail.lower, 1.0, -1.0).to(tail.log_p.dtype)
+    return LogOdds(sign * (tail.log_p - rest), sign * tail.slopes[0] / -torch.expm1(tail.log_p))
+
+
+def log_odds(lower: Tensor, upper: Tensor) -> Tensor:
+    """Log-odds of a pair of tail probabilities."""
+    return lower.log() - upper.log()
+
+
+def polished(coordinate: Tensor, value: Tensor, goal: Tensor, slope: Tensor) -> Tensor:
+    """One more step of Newton's method, which autograd sees: the gradient of an implicit function.
+
+    Args:
+        coordinate: The root, a constant.
+        value: The function at it, differentiable by the parameters.
+        goal: What it should be, differentiable by the probabilities.
+        slope: Its derivative by the coordinate, a constant.
+    """
+    return coordinate + (goal - value) / slope.detach()
