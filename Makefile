@@ -43,8 +43,9 @@ wheel: setup ## build the wheel, install it into an empty environment, import it
 	cd dist && ../.venv-wheel/bin/python -I ../tests/smoke.py
 	rm -rf .venv-wheel
 
-bench: setup ## speed as ratios in one run; writes runs/bench/core.json
+bench: setup ## speed as ratios in one run; writes runs/bench/*.json
 	$(BIN)/python bench/core.py --out runs/bench/core.json
+	$(BIN)/python bench/families.py --out runs/bench/families.json
 
 # torch and torchvision are only good as a pair: to move them, edit their two lines first.
 lock: ## rewrite constraints.txt with what resolves today, torch and torchvision as they are

@@ -4,43 +4,31 @@ Every pair is timed in one process and one thread, in alternating blocks, forwar
 of the medians. Distributions are built inside the timed region with torch's argument validation off.
 """
 
-import argparse
 import random
-import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
-from rich.console import Console
+from measuring import (
+    Row,
+    check_options,
+    extra_bytes,
+    extra_bytes_in_fresh_process,
+    medians,
+    one_thread,
+    parser,
+    publish,
+)
 from rich.progress import track
-from rich.table import Table
 from torch import Tensor
 from torch.distributions import Normal
 from torch.nn.functional import gaussian_nll_loss
 
 import fcal
-from fcal._checks import check_integer
-from fcal._files import atomic_path, provenance, write_json
-
-
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """One line of the table; ``reach`` is the bar that ``ratio`` should meet."""
-
-    work: str
-    count: int
-    against: str
-    ratio: float
-    reach: str
-    met: bool
-    ours_ms: float | None = None
-    theirs_ms: float | None = None
 
 
 class Batch:
@@ -64,7 +52,6 @@ class Batch:
 
 
 Loss = Callable[[Batch], Tensor]
-BLOCKS = 5
 
 EXACT = fcal.FCalLoss()
 COMBINED = fcal.losses.CombinedLoss(fcal.FCalLoss(), lam=0.5)
@@ -107,16 +94,6 @@ def loop_of_samples(batch: Batch) -> Tensor:
     return squared_wasserstein(q, 100)
 
 
-def medians(batch: Batch, losses: list[Loss], repeats: int) -> list[float]:
-    """Median seconds of each loss; they take turns in short blocks, so that both meet the same noise, caches warm."""
-    times: list[list[float]] = [[] for _ in losses]
-    for _ in range(BLOCKS):
-        for own, loss in zip(times, losses, strict=True):
-            batch.step(loss)  # warms caches and allocator after the other loss
-            own.extend(batch.step(loss) for _ in range(max(repeats // BLOCKS, 1)))
-    return [statistics.median(own) for own in times]
-
-
 @dataclass(frozen=True)
 class Comparison:
     work: str
@@ -130,19 +107,20 @@ class Comparison:
 
     def row(self, shrink: int) -> Row:
         batch = Batch(max(self.count // shrink, 200))
-        ours, theirs = medians(batch, [self.ours, self.theirs], max(self.repeats // shrink, 1))
+        steps = [partial(batch.step, loss) for loss in (self.ours, self.theirs)]
+        ours, theirs = medians(steps, [max(self.repeats // shrink, 1)] * 2)
         if self.most is not None:
-            ratio, reach, met = ours / theirs, f"<= {self.most:g}x the time", ours / theirs <= self.most
+            ratio, unit, reach = ours / theirs, "x the time", f"<= {self.most:g}x the time"
         else:
-            assert self.least is not None
-            ratio, reach, met = theirs / ours, f">= {self.least:g}x faster", theirs / ours >= self.least
+            ratio, unit, reach = theirs / ours, "x faster", f">= {self.least:g}x faster"
         return Row(
             work=self.work,
             count=len(batch.target),
             against=self.against,
             ratio=ratio,
+            unit=unit,
             reach=reach,
-            met=met,
+            met=ratio <= self.most if self.most is not None else ratio >= (self.least or 0),
             ours_ms=1e3 * ours,
             theirs_ms=1e3 * theirs,
         )
@@ -168,98 +146,41 @@ COMPARISONS = [
 
 def peak_memory(count: int) -> Row:
     """Peak of the resident memory of a fresh process beyond its inputs, gradients included, in inputs."""
-    run = subprocess.run(
-        [sys.executable, __file__, "--memory-of", str(count)], capture_output=True, text=True, check=True
-    )
-    ratio = float(run.stdout)
+    ratio = extra_bytes_in_fresh_process(__file__, "--memory-of", str(count)) / (4 * count)
     return Row(
         work="peak extra memory of FCalLoss exact, gradients included",
         count=count,
         against="bytes of one input",
         ratio=ratio,
+        unit=" inputs",
         reach="<= 4 inputs",
         met=ratio <= 4,
     )
 
 
-def measured_memory(count: int) -> float:
-    torch.set_num_threads(1)
+def measured_memory(count: int) -> int:
+    one_thread()
     Batch(1000).step(exact)  # loads every kernel
     batch = Batch(count)
-    before = status_kib("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew from here
-    batch.step(exact)
-    return (status_kib("VmHWM") - before) * 1024 / (4 * count)
-
-
-def status_kib(name: str) -> int:
-    return int(Path("/proc/self/status").read_text().partition(f"{name}:")[2].split()[0])
-
-
-def table(rows: list[Row]) -> Table:
-    printed = Table(title="forward + backward, float32, one thread; ratio of medians in one run")
-    for name, side in (
-        ("work", "left"),
-        ("N", "right"),
-        ("against", "left"),
-        ("measured", "right"),
-        ("our bar", "left"),
-    ):
-        printed.add_column(name, justify=side)  # type: ignore[arg-type]
-    for row in rows:
-        style = "green" if row.met else "red"
-        printed.add_row(row.work, f"{row.count:.0e}", row.against, f"[{style}]{shown(row)}[/]", row.reach)
-    return printed
-
-
-def shown(row: Row) -> str:
-    if row.ours_ms is None:
-        return f"{row.ratio:.2f} inputs"
-    return f"{row.ratio:.1f}x faster" if "faster" in row.reach else f"{row.ratio:.2f}x the time"
-
-
-def as_markdown(rows: list[Row]) -> str:
-    lines = ["| work | N | against | measured | our bar |", "|---|---|---|---|---|"]
-    for row in rows:
-        met = "" if row.met else ", missed"
-        lines.append(f"| {row.work} | {row.count:.0e} | {row.against} | {shown(row)} | {row.reach}{met} |")
-    return "\n".join(lines) + "\n"
+    return extra_bytes(partial(batch.step, exact))
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("runs/bench/core.json"), help="where the JSON goes")
-    parser.add_argument("--shrink", type=int, default=1, help="divide sizes and repeats by this, to try the script out")
-    parser.add_argument("--memory-of", type=int, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = parser(__doc__, "runs/bench/core.json").parse_args()
     if options.memory_of is not None:
-        sys.stdout.write(f"{measured_memory(options.memory_of)}\n")
+        sys.stdout.write(f"{measured_memory(int(options.memory_of[0]))}\n")
         return 0
-    try:
-        check_integer("--shrink", options.shrink, at_least=1, at_most=10_000)
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        if options.out.is_dir():
-            raise ValueError(f"expected `--out` a file, got the folder {options.out}")
-        with tempfile.TemporaryFile(dir=options.out.parent):
-            pass  # a folder that cannot be written to is refused now, not after the timing
-    except (ValueError, OSError) as error:
-        sys.stderr.write(f"{error}\n")
+    wrong = check_options(options)
+    if wrong is not None:
+        sys.stderr.write(f"{wrong}\n")
         return 2
-    torch.set_num_threads(1)
-    console = Console(stderr=True)
+    console = one_thread()
     rows = [
         comparison.row(options.shrink)
         for comparison in track(COMPARISONS, description="comparing", console=console, disable=not console.is_terminal)
     ]
     rows.append(peak_memory(max(10_000_000 // options.shrink, 1000)))
-    write_json(
-        options.out,
-        {"provenance": provenance(), "threads": 1, "shrink": options.shrink, "rows": [asdict(row) for row in rows]},
-    )
-    with atomic_path(options.out.with_suffix(".md")) as temporary:
-        temporary.write_text(as_markdown(rows), encoding="utf-8")
-    Console().print(table(rows))
-    sys.stdout.write(f"written to {options.out}\n")
+    publish(rows, options)
     return 0
 
 

@@ -6,14 +6,16 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from fcal._checks import check_pair, check_values
+from fcal._checks import check_pair, check_values, is_tracing
 from fcal.distributions import normal_quantile_of_log, quantile
+from fcal.distributions.family import Formula
+from fcal.distributions.law import Law, law_of
 from fcal.distributions.observation import Observation, observe
 
 __all__ = ["standardize", "unstandardize"]
 
 _FARTHEST = 37.5  # beyond it a normal tail probability is no longer a normal float64
-_CENTRAL = 1e-2
+_CENTRAL = 0.02
 
 
 def standardize(pred: Distribution, target: Tensor, *, valid_mask: Tensor | None = None) -> Tensor:
@@ -72,26 +74,28 @@ def unstandardize(pred: Distribution, z: Tensor) -> Tensor:
     """
     check_pair(pred, z, "z")
     check_values("z", f"within [-{_FARTHEST:g}, {_FARTHEST:g}]", z.detach(), z.abs() <= _FARTHEST)
-    wide = z.to(torch.float64)
+    wide = z.detach().to(torch.float64)
     lower = 0.5 * torch.erfc(-wide * math.sqrt(0.5))
     upper = 0.5 * torch.erfc(wide * math.sqrt(0.5))
-    return quantile(pred, lower, upper).to(torch.promote_types(z.dtype, torch.float32))
+    value = quantile(pred, lower, upper)
+    if z.requires_grad:
+        value = value + (z.to(torch.float64) - wide) * _slope_of_value(pred, value.detach())
+    return value.to(torch.promote_types(z.dtype, torch.float32))
+
+
+def _slope_of_value(pred: Distribution, value: Tensor) -> Tensor:
+    """Derivative of a value by its residual, which by way of the probability would overflow; 0 at an end of the law."""
+    law = law_of(pred)
+    law = law.map(lambda p, _: p.detach().to(torch.float64), lambda p: p.detach().to(torch.float64))
+    with torch.enable_grad():
+        value = value.requires_grad_()
+        (slope,) = torch.autograd.grad(_residuals(law, value).sum(), value)
+    return torch.nan_to_num(1 / slope, nan=0.0)
 
 
 def residuals_of(observation: Observation) -> Tensor:
     """Residuals of an observation in its working precision; hidden elements carry those of a valid one."""
-    law, family = observation.law, observation.law.family
-    inner, direction, _ = law.pull_back(observation.target)
-    if family.residual is not None:
-        z = family.residual(inner, *law.parameters)
-    else:
-        assert family.log_cdf is not None  # Family guarantees both
-        assert family.log_survival is not None
-        z = _from_nearer_tail(family.log_cdf(inner, *law.parameters), family.log_survival(inner, *law.parameters))
-    if family.central is not None:
-        z = _refined_near_median(z, family.central(inner, *law.parameters))
-    if law.transforms:
-        z = direction * z
+    law, z = observation.law, _residuals(observation.law, observation.target)
     if z.shape != observation.target.shape:
         raise ValueError(
             f"expected {law.name} residuals of shape {tuple(observation.target.shape)}, got {tuple(z.shape)}"
@@ -101,13 +105,41 @@ def residuals_of(observation: Observation) -> Tensor:
     return z
 
 
-def _refined_near_median(z: Tensor, central: Tensor) -> Tensor:
+def _residuals(law: Law, target: Tensor) -> Tensor:
+    family = law.family
+    inner, direction, _ = law.pull_back(target)
+    if family.residual is not None:
+        z = family.residual(inner, *law.parameters)
+    else:
+        assert family.log_cdf is not None  # Family guarantees both
+        assert family.log_survival is not None
+        z = _from_nearer_tail(family.log_cdf(inner, *law.parameters), family.log_survival(inner, *law.parameters))
+    if family.central is not None:
+        z = _refined_near_median(z, family.central, (inner, *law.parameters))
+    return direction * z if law.transforms else z
+
+
+def _refined_near_median(z: Tensor, central: Formula, arguments: tuple[Tensor, ...]) -> Tensor:
     """Replace residuals near 0, where log F rounds, by the series of the normal quantile about 1/2."""
-    near = central.abs() < _CENTRAL
-    c = torch.where(near, central, 0.0)
+    near = z.detach().abs() < _CENTRAL
+    if is_tracing():
+        return torch.where(near, _from_central(torch.where(near, central(*arguments), 0.0)), z)
+    where = near.reshape(-1).nonzero().squeeze(1)
+    if not len(where):
+        return z
+    few = (_selected(x, z.shape, where) for x in arguments)
+    return z.reshape(-1).index_copy(0, where, _from_central(central(*few))).reshape(z.shape)
+
+
+def _selected(values: Tensor, shape: torch.Size, where: Tensor) -> Tensor:
+    event = values.shape[len(shape) :]
+    return values if not values.dim() else values.expand(shape + event).reshape(-1, *event).index_select(0, where)
+
+
+def _from_central(c: Tensor) -> Tensor:
     square = c.square()
     series = c * (1 + square * (math.pi / 3 + square * (7 * math.pi**2 / 30 + square * 127 * math.pi**3 / 630)))
-    return torch.where(near, math.sqrt(2 * math.pi) * series, z)
+    return math.sqrt(2 * math.pi) * series
 
 
 def _from_nearer_tail(log_cdf: Tensor, log_survival: Tensor) -> Tensor:

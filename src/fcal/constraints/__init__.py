@@ -11,6 +11,7 @@ from fcal.constraints.sums import (
     are_sound,
     batch_slopes,
     batch_sums,
+    slope_of_z,
     traced_sums,
 )
 
@@ -28,6 +29,7 @@ __all__ = [
     "moments_of_q",
     "moments_of_z",
     "sampled_moments_of_q",
+    "slope_of_z",
     "traced_sums",
     "weighted_indices",
 ]

@@ -15,6 +15,8 @@ from typing import Generic, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from fcal.distributions.curves import Curve
+
 SIZE = 6
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _PIECE = 1 << 17  # elements: a few buffers of it stay in cache between two passes, and the loop over pieces is short
@@ -48,12 +50,14 @@ class SumOptions(NamedTuple):
         detach_mean: Let only the likelihood's gradient reach ``loc``.
         with_mean: Whether to sum z; else that entry is 0.
         with_nll: Whether to sum the negative log-likelihood of a normal prediction; else that entry is 0.
+        curve: What makes residuals of the distances from ``loc`` in scales; None where they are the residuals.
     """
 
     dtype: torch.dtype = torch.float64
     detach_mean: bool = False
     with_mean: bool = True
     with_nll: bool = False
+    curve: Curve | None = None
 
 
 class SumInputs(NamedTuple):
@@ -87,6 +91,8 @@ def batch_sums(inputs: SumInputs, options: SumOptions) -> list[float]:
     rows = []
     for piece in _pieces(inputs.target):
         z, scale, weight = _piece_of(inputs, piece, options.dtype)
+        if options.curve is not None:
+            z = _on_curve(z, options.curve)
         rows.append(_piece_sums(z, scale, weight, options))
     return _merged(rows, with_constant=options.with_nll)
 
@@ -101,15 +107,24 @@ def batch_slopes(
         torch.empty_like(source) if want and source is not None else None
         for source, want in zip(sources, wanted, strict=True)
     ]
-    dtype = options.dtype if max(map(abs, slopes)) < _STEEPEST_SLOPE else torch.float64
+    steep = max(map(abs, slopes)) >= _STEEPEST_SLOPE
+    dtype = torch.float64 if steep and options.curve is None else options.dtype
     for piece in _pieces(inputs.target):
         z, scale, weight = _piece_of(inputs, piece, dtype)
         weight = None if weight is None else weight.to(dtype)
         if scale is None:
-            _store(gradients[0], piece, _slope_of_z(z, weight, [*slopes[:5], 0.0]))  # the likelihood has its own way
+            _store(gradients[0], piece, slope_of_z(z, weight, [*slopes[:5], 0.0]))  # the likelihood has its own way
         else:
             _gaussian_slopes(z, scale, weight, slopes, options, gradients, piece)
     return gradients
+
+
+def _on_curve(t: Tensor, curve: Curve) -> Tensor:
+    """Residuals; NaN where a distance is beyond the curve, which makes the sums unsound."""
+    low, high = torch.aminmax(t)
+    if not (low.item() >= -curve.farthest and high.item() <= curve.farthest):
+        return torch.full_like(t, math.nan)
+    return curve.residual(t)
 
 
 def are_sound(sums: list[float], dtype: torch.dtype) -> bool:
@@ -130,7 +145,7 @@ def traced_sums(z: Tensor, weight: Tensor | None) -> Tensor:
 
 
 def _gaussian_slopes(
-    z: Tensor,
+    t: Tensor,
     scale: Tensor,
     weight: Tensor | None,
     slopes: list[float],
@@ -140,14 +155,17 @@ def _gaussian_slopes(
 ) -> None:
     """Gradients by target, loc and scale of one piece, written into ``gradients``.
 
-    With g the derivative by z: g / scale by the target, its opposite by loc, and by scale z times that opposite plus
-    the likelihood's 1 / scale.
+    With g the derivative by t: g / scale by the target, its opposite by loc, and by scale t times that opposite plus
+    the likelihood's 1 / scale. For a normal prediction t is z.
     """
     by_target, by_loc, by_scale = gradients
     likelihood = slopes[5]
-    opposite = _slope_of_z(z, weight, [-slope for slope in slopes])
+    z, z_by_t = (t, None) if options.curve is None else options.curve.residual_and_slope(t)
+    opposite = slope_of_z(z, weight, [-slope for slope in slopes])
+    if z_by_t is not None:
+        opposite.mul_(z_by_t)
     if by_scale is not None:
-        along = opposite * z
+        along = opposite * t
         if likelihood:
             along = along.add_(likelihood) if weight is None else along.add_(weight, alpha=likelihood)
         _divide_into(by_scale, piece, along, scale)  # last, as it may overflow: infinity times 0 would be NaN
@@ -159,7 +177,7 @@ def _gaussian_slopes(
         _divide_into(by_loc, piece, opposite, scale)
 
 
-def _slope_of_z(z: Tensor, weight: Tensor | None, slopes: list[float]) -> Tensor:
+def slope_of_z(z: Tensor, weight: Tensor | None, slopes: list[float]) -> Tensor:
     """Derivative by z, w (c1 + z (2 c2 + 4 c3 z^2 + c4)), for the slopes c of the sums."""
     _, _, first, square, fourth, likelihood = slopes
     constant = torch.tensor(2 * square + likelihood, dtype=z.dtype, device=z.device)

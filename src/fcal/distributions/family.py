@@ -31,10 +31,16 @@ class Family:
         ordered: Names of two parameters of which the second must exceed the first, if there are such.
         unbounded: Names of parameters that may be infinite.
         crps: ``(value, *parameters)`` to the continuous ranked probability score, where it has a closed form.
+        crps_where: ``(*parameters)`` to True where that closed form holds; everywhere where absent.
         location: Name of the parameter that moves the law without changing its shape, if there is one.
+        curve: Whether residuals of float32 batches may be read off a polynomial that is fitted to these formulas: for
+            families of ``loc`` and ``scale`` alone, symmetric, with exponential tails.
+        slopes: ``(value, *parameters)``, float32 rows, to residuals and their derivatives by each of these: a faster
+            way for large batches, without gradient; None where it cannot tell.
         event_dim: 0 for scalars, 1 for vectors (which have ``residual`` and ``log_prob`` but no CDF).
         parameter_dims: Number of event dimensions of each parameter, where not all are 0.
         constraints: Ranges of the parameters; those that the distribution declares where absent.
+        component: For a mixture, what its components are; their parameters follow the weights.
         build: ``(*parameters)`` to a distribution, where the class does not take them by name.
         native: Whether the formulas keep their precision in float32, so that nothing is widened to float64.
 
@@ -69,10 +75,14 @@ class Family:
     ordered: tuple[str, str] | None = None
     unbounded: tuple[str, ...] = ()
     crps: Formula | None = None
+    crps_where: Formula | None = None
     location: str | None = None
+    curve: bool = False
+    slopes: Callable[..., tuple[Tensor, tuple[Tensor, ...]] | None] | None = None
     event_dim: int = 0
     parameter_dims: tuple[int, ...] | None = None
     constraints: Mapping[str, Any] | None = None
+    component: "Family | None" = None
     build: Callable[..., Distribution] | None = None
     native: bool = False
 

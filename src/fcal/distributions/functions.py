@@ -73,7 +73,7 @@ def quantile(pred: Distribution, lower: Tensor, upper: Tensor | None = None) -> 
     """
     check_pair(pred, lower, "lower")
     law = law_of(pred)
-    formula = _formula(law, law.family.quantile, "quantile")
+    _formula(law, law.family.quantile, "quantile")
     check_parameter_kinds(law, lower)
     below = lower.to(torch.float64)
     above = 1 - below if upper is None else _checked_upper(upper, below)
@@ -82,9 +82,28 @@ def quantile(pred: Distribution, lower: Tensor, upper: Tensor | None = None) -> 
         check_parameter_values(law)
     dtype = result_dtype(law, lower)
     law = law.map(lambda p, _: p.to(torch.float64), lambda p: p.to(torch.float64))
+    return quantile_of(law, below, above).to(dtype)
+
+
+def quantile_of(law: Law, below: Tensor, above: Tensor) -> Tensor:
+    """Value of a law with these float64 tail probabilities."""
+    formula = _formula(law, law.family.quantile, "quantile")
+    if not law.transforms:
+        return formula(below, above, *law.parameters)
     rising = _direction(law, below) > 0
     inner = formula(torch.where(rising, below, above), torch.where(rising, above, below), *law.parameters)
-    return law.push_forward(inner).to(dtype)
+    return law.push_forward(inner)
+
+
+def log_tails_of(law: Law, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Log-probabilities below and above a float64 value."""
+    formulas = _formula(law, law.family.log_cdf, "log_cdf"), _formula(law, law.family.log_survival, "log_survival")
+    inner, direction, _ = law.pull_back(value)
+    below, above = (formula(inner, *law.parameters) for formula in formulas)
+    if not law.transforms:
+        return below, above
+    rising = torch.as_tensor(direction, device=inner.device) > 0
+    return torch.where(rising, below, above), torch.where(rising, above, below)
 
 
 def _checked_upper(upper: Tensor, below: Tensor) -> Tensor:
@@ -100,14 +119,12 @@ def _checked_upper(upper: Tensor, below: Tensor) -> Tensor:
 
 def _log_tail(observation: Observation, *, lower: bool) -> Tensor:
     law = observation.law
-    below = _formula(law, law.family.log_cdf, "log_cdf")
-    above = _formula(law, law.family.log_survival, "log_survival")
-    inner, direction, _ = law.pull_back(observation.target)
-    wants_below = torch.as_tensor(direction, device=inner.device) > 0 if lower else torch.as_tensor(direction) < 0
-    if not law.transforms:
-        result = (below if lower else above)(inner, *law.parameters)
+    if law.transforms:
+        below, above = log_tails_of(law, observation.target)
+        result = below if lower else above
     else:
-        result = torch.where(wants_below, below(inner, *law.parameters), above(inner, *law.parameters))
+        name, formula = ("log_cdf", law.family.log_cdf) if lower else ("log_survival", law.family.log_survival)
+        result = _formula(law, formula, name)(observation.target, *law.parameters)
     return observation.hide(result, torch.nan).to(observation.dtype)
 
 

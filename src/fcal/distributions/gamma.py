@@ -7,6 +7,7 @@ lower tail that falls too slowly for that; there the power series of the CDF is 
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, distributions
@@ -14,6 +15,7 @@ from torch import Tensor, distributions
 from fcal.distributions.family import Family, register
 from fcal.distributions.implicit import (
     Implicit,
+    Rule,
     Tail,
     by_regime,
     flattened,
@@ -22,15 +24,20 @@ from fcal.distributions.implicit import (
     log_odds,
     log_odds_of,
     polished,
+    residual_of_tail,
     root,
 )
 from fcal.distributions.tails import normal_quantile
 
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
-_DROP = 30.0  # the integrand falls by e^-30 over the interval of quadrature
+_DROP = 32.0  # the integrand falls by e^-32 over the interval of quadrature
 _SERIES_BELOW = 12.0  # shape; terms of the series fall like a^n / (a)_n
 _TERMS = 40
+_FEW, _SOME, _MANY = legendre(20), legendre(18), legendre(26)
+_FLOAT32_SHAPES = (0.2, 10.0)
 _FEW_NODES_FROM = (1.0, 100.0)  # shape, in the upper and in the lower tail
+
+IntegralOf = Callable[[Tensor, Tensor], list[Tensor]]
 
 
 def _length(x: Tensor, a: Tensor) -> Tensor:
@@ -44,18 +51,17 @@ def _length(x: Tensor, a: Tensor) -> Tensor:
     return v
 
 
-def _by_quadrature(count: int, x: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
+def _by_quadrature(rule: Rule, x: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
     """The integral above and its derivative by a over itself, the mean of v."""
     length = _length(x, a)
     total, first = torch.zeros_like(x), torch.zeros_like(x)
-    minus_x = -x
-    for node, weight in legendre(count):
-        v = length * node
-        exponent = torch.expm1(v).mul_(minus_x).addcmul_(a, v)
-        density = exponent.exp_().mul_(weight)
-        total.add_(density)
-        first.addcmul_(density, v)
-    return total.mul_(length.abs_()), first.mul_(length)
+    v, density, minus_x = torch.empty_like(x), torch.empty_like(x), -x  # used again for every node
+    for node, weight in rule:
+        torch.mul(length, node, out=v)
+        torch.expm1(v, out=density).mul_(minus_x).addcmul_(a, v).exp_()
+        total.add_(density, alpha=weight)
+        first.addcmul_(density, v, value=weight)
+    return total.mul_(length.abs()), first.mul_(length.abs_())
 
 
 def _by_series(x: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
@@ -63,9 +69,9 @@ def _by_series(x: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
     term = a.reciprocal()
     harmonic = term.clone()
     total, first = term.clone(), term * harmonic
-    denominator = a.clone()
+    denominator, step = a.clone(), torch.empty_like(a)
     for _ in range(_TERMS):
-        step = denominator.add_(1).reciprocal()
+        torch.reciprocal(denominator.add_(1), out=step)
         harmonic.add_(step)
         term.mul_(step.mul_(x))
         total.add_(term)
@@ -75,24 +81,36 @@ def _by_series(x: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
 
 def _integral(x: Tensor, a: Tensor) -> list[Tensor]:
     def quadrature(x: Tensor, a: Tensor) -> list[Tensor]:
-        many, few = (lambda *xa: _by_quadrature(24, *xa)), (lambda *xa: _by_quadrature(16, *xa))
+        many, few = (lambda *xa: _by_quadrature(_MANY, *xa)), (lambda *xa: _by_quadrature(_FEW, *xa))
         above, below = _FEW_NODES_FROM
         return by_regime((a < above) | ((x <= a) & (a < below)), (many, few), x, a)
 
     return by_regime((x <= a) & (a < _SERIES_BELOW), (_by_series, quadrature), x, a)
 
 
-def _tail(log_x: Tensor, a: Tensor) -> Tail:
+def _integral_of_float32(x: Tensor, a: Tensor) -> list[Tensor]:
+    """The same to the precision of float32, at half the cost, where its exponents are small."""
+
+    def narrow(x: Tensor, a: Tensor) -> list[Tensor]:
+        formulas = (_by_series, lambda *xa: _by_quadrature(_SOME, *xa))
+        return [found.double() for found in by_regime(x <= a, formulas, x.float(), a.float())]
+
+    low, high = _FLOAT32_SHAPES
+    return by_regime((a >= low) & (a <= high) & (x > 1e-30), (narrow, _integral), x, a)
+
+
+def _tail(log_x: Tensor, a: Tensor, integral_of: IntegralOf = _integral) -> Tail:
     x = log_x.exp()
     lower = x <= a
-    integral, first = _integral(x, a)
+    integral, first = integral_of(x, a)
     rest, digamma_rest = log_gamma_rest(a)
-    log_ratio = log_x - a.log()
+    log_a = a.log()
+    log_ratio = log_x - log_a
     # log of x^a e^-x / Gamma(a), without the large terms that cancel
-    log_density = a * (log_ratio + 1 - x / a) + 0.5 * a.log() - _LOG_SQRT_2PI - rest
-    by_log_x = torch.where(lower, 1.0, -1.0) / integral
-    by_a = first / integral + log_ratio - digamma_rest
-    return Tail(log_density + integral.log(), (by_log_x, by_a), lower)
+    log_density = (log_ratio + 1).mul_(a).sub_(x).add_(log_a, alpha=0.5).sub_(_LOG_SQRT_2PI).sub_(rest)
+    by_log_x = lower.to(x.dtype).mul_(2).sub_(1).div_(integral)
+    by_a = first.div_(integral).add_(log_ratio).sub_(digamma_rest)
+    return Tail(log_density.add_(integral.log()), (by_log_x, by_a), lower)
 
 
 def _reflected_tail(log_x: Tensor, a: Tensor) -> Tail:
@@ -138,6 +156,26 @@ def _positive(value: Tensor, *_: Tensor) -> Tensor:
     return value > 0
 
 
+def _crps(value: Tensor, a: Tensor, rate: Tensor) -> Tensor:
+    inside = value.clamp(min=torch.finfo(value.dtype).tiny)
+    cdf = torch.exp(_GAMMA.log_cdf(inside, a, rate))
+    cdf = torch.where(value > 0, cdf, 0.0)
+    x = rate * inside
+    next_cdf = cdf - torch.where(value > 0, torch.exp(a * x.log() - x - torch.lgamma(a + 1)), 0.0)
+    spread = torch.exp(torch.lgamma(a + 0.5) - torch.lgamma(a)) / math.sqrt(math.pi)
+    return value * (2 * cdf - 1) - (a * (2 * next_cdf - 1) + spread) / rate
+
+
+@torch.no_grad()
+def _slopes(value: Tensor, concentration: Tensor, rate: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Residuals and slopes of float32 batches."""
+    log_x = value.double().log_().add_(rate.double().log_())
+    tail = _tail(log_x, concentration.double(), _integral_of_float32)
+    z, factor = residual_of_tail(tail.log_p, tail.lower)
+    by_log_x = tail.slopes[0].mul_(factor)
+    return z, (by_log_x / value, tail.slopes[1].mul_(factor), by_log_x / rate)
+
+
 GAMMA = Family(
     parameters=("concentration", "rate"),
     log_cdf=_GAMMA.log_cdf,
@@ -145,7 +183,9 @@ GAMMA = Family(
     residual=_GAMMA.residual,
     quantile=lambda lower, upper, a, rate: torch.exp(_log_quantile(lower, upper, a) - rate.log()),
     log_prob=_log_prob,
+    crps=_crps,
     support=_positive,
+    slopes=_slopes,
 )
 
 INVERSE_GAMMA = Family(

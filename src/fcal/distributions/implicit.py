@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,10 +12,12 @@ from torch.autograd.function import once_differentiable
 from fcal._checks import is_tracing
 from fcal.distributions.tails import normal_quantile_of_log
 
+_NO_GAP = 1e-12  # a function that rounds comes no closer
 _LOG_HALF = math.log(0.5)
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
+_STEPS_UP = 10  # of the recurrence of the gamma function, until its series holds to the last digit
 _STEPS = 60  # of Newton's method at most; a step that leaves its bracket halves it instead
-_CLOSE = 4e-16
+_CLOSE = 1e-9  # relative; the last step, which autograd sees, squares it
 
 
 class Tail(NamedTuple):
@@ -96,6 +97,17 @@ def _blended(first: Tensor, formulas: tuple[Callable[..., Any], ...], *inputs: T
     return [torch.where(first, one, other) for one, other in zip(*found, strict=True)]
 
 
+def patched(few: Tensor, value: Tensor, formula: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+    """Replace a value by a formula in few places; the value may be overwritten."""
+    if is_tracing():
+        own = few.to(torch.uint8).argmax().reshape(1)
+        return torch.where(few, formula(*(torch.where(few, x, x.index_select(0, own)) for x in inputs)), value)
+    where = few.nonzero().squeeze(1)
+    if not len(where):
+        return value
+    return value.index_copy_(0, where, formula(*(x.index_select(0, where) for x in inputs)))
+
+
 def flattened(*inputs: Tensor) -> tuple[list[Tensor], torch.Size]:
     """Inputs broadcast against each other, in rows, and the shape to bring results back to."""
     full = torch.broadcast_tensors(*inputs)
@@ -145,16 +157,22 @@ class Implicit(NamedTuple):
 
 def residual_of_tail(log_p: Tensor, lower: Tensor) -> tuple[Tensor, Tensor]:
     """Residual of a tail and its derivative by the tail's log-probability, without gradient."""
-    rest = torch.log(-torch.expm1(torch.clamp(log_p, min=_LOG_HALF - 0.5)))
-    nearer = log_p <= _LOG_HALF
-    size = normal_quantile_of_log(torch.where(nearer, log_p, rest))
-    sign = torch.where(lower, 1.0, -1.0).to(log_p.dtype)
-    z = sign * torch.where(nearer, size, -size)
-    return z, sign * torch.exp(log_p + 0.5 * z.square() + _LOG_SQRT_2PI)
+    size = normal_quantile_of_log(log_p.clamp(max=_LOG_HALF)).neg_()
+    size = patched(log_p > _LOG_HALF, size, _size_of_rest, log_p)
+    sign = lower.to(log_p.dtype).mul_(-2).add_(1)
+    factor = torch.addcmul(log_p, size, size, value=0.5).add_(_LOG_SQRT_2PI).exp_().mul_(-sign)
+    return size.mul_(sign), factor
 
 
-@cache
-def legendre(count: int) -> tuple[tuple[float, float], ...]:
+def _size_of_rest(log_p: Tensor) -> Tensor:
+    """Residual of a tail with more than half of the probability, by the other."""
+    return normal_quantile_of_log(torch.log(-torch.expm1(log_p)))
+
+
+Rule = tuple[tuple[float, float], ...]
+
+
+def legendre(count: int) -> Rule:
     """Nodes and weights of Gauss-Legendre quadrature on (0, 1).
 
     Example:
@@ -165,7 +183,7 @@ def legendre(count: int) -> tuple[tuple[float, float], ...]:
     return tuple(zip(((nodes + 1) / 2).tolist(), (weights / 2).tolist(), strict=True))
 
 
-def log_gamma_rest(a: Tensor) -> tuple[Tensor, Tensor]:
+def log_gamma_rest(a: Tensor) -> list[Tensor]:
     r"""What Stirling's formula leaves of :math:`\log \Gamma(a)`, and :math:`\psi(a) - \log a`; both without gradient.
 
     .. math:: \log \Gamma(a) = (a - \tfrac12) \log a - a + \tfrac12 \log 2 \pi + r(a)
@@ -174,18 +192,29 @@ def log_gamma_rest(a: Tensor) -> tuple[Tensor, Tensor]:
         >>> log_gamma_rest(torch.tensor([1e6], dtype=torch.float64))[0] * 12e6
         tensor([1.0000], dtype=torch.float64)
     """
-    large = a.clamp(min=10.0)
-    u = large.reciprocal()
+    return by_regime(a < _STEPS_UP, (_rest_from_above, _rest_by_series), a)
+
+
+def _rest_by_series(a: Tensor) -> tuple[Tensor, Tensor]:
+    u = a.reciprocal()
     s = u.square()
     rest = u * (1 / 12 - s * (1 / 360 - s * (1 / 1260 - s * (1 / 1680 - s * (1 / 1188 - s * 691 / 360360)))))
     slope = -u / 2 - s * (1 / 12 - s * (1 / 120 - s * (1 / 252 - s * (1 / 240 - s * (1 / 132 - s * 691 / 32760)))))
-    small = a < 10
-    if is_tracing() or bool(small.any()):
-        b = torch.where(small, a, 5.0)
-        direct = torch.lgamma(b) - ((b - 0.5) * b.log() - b + _LOG_SQRT_2PI)
-        rest = torch.where(small, direct, rest)
-        slope = torch.where(small, torch.digamma(b) - b.log(), slope)
     return rest, slope
+
+
+def _rest_from_above(a: Tensor) -> tuple[Tensor, Tensor]:
+    """The same for small a, by the recurrence of the gamma function."""
+    above = a + _STEPS_UP
+    rest, slope = _rest_by_series(above)
+    product, harmonic, here = torch.ones_like(a), torch.zeros_like(a), a.clone()
+    for _ in range(_STEPS_UP):
+        product.mul_(here)
+        harmonic.add_(here.reciprocal())
+        here.add_(1)
+    log_a, log_above = a.log(), above.log()
+    rest = rest + (above - 0.5) * log_above - (a - 0.5) * log_a - product.log() - _STEPS_UP
+    return rest, slope + log_above - log_a - harmonic
 
 
 class LogOdds(NamedTuple):
@@ -220,9 +249,9 @@ def root(function: Callable[[Tensor], LogOdds], goal: Tensor, start: Tensor, low
         step = torch.maximum(torch.minimum(step, reach), -reach)
         reach = torch.where(step.abs() == reach, 2 * reach, reach)
         moved = x + step
-        outside = (moved < low) | (moved > high)
+        outside = (moved < low) | (moved > high) | moved.isnan()
         following = torch.where(outside, _middle(low, high, x), moved)
-        done = (following - x).abs() <= _CLOSE * x.abs()
+        done = ((following - x).abs() <= _CLOSE * following.abs()) | (gap.abs() <= _NO_GAP * (1 + goal.abs()))
         x = following
         if not is_tracing() and bool(done.all()):
             break

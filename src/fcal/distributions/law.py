@@ -1,6 +1,6 @@
 """A prediction taken apart: its family's formulas, its parameters as tensors, its monotone transforms."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -48,11 +48,31 @@ class Law(NamedTuple):
         transforms = tuple(_map_transform(t, of_transform) for t in self.transforms)
         return self._replace(parameters=parameters, transforms=transforms)
 
+    def leaves(self, elements: torch.Size) -> list[Tensor]:
+        """Every tensor of the law in rows, one row per element; see :meth:`with_leaves`."""
+        found: list[Tensor] = []
+
+        def collect(value: Tensor, event_dim: int) -> Tensor:
+            found.append(in_rows(value, elements, event_dim))
+            return value
+
+        self.map(collect, lambda value: collect(value, self.family.event_dim))
+        return found
+
+    def with_leaves(self, leaves: Iterable[Tensor]) -> "Law":
+        """The same law with other tensors, in the order of :meth:`leaves`."""
+        rest = iter(leaves)
+        return self.map(lambda *_: next(rest), lambda _: next(rest))
+
+    def location(self) -> str:
+        """Name of the parameter that is the location."""
+        if self.family.location is None:
+            raise ValueError(f"expected `pred` of a family with a location where the mean is detached, got {self.name}")
+        return self.family.location
+
     def detach_location(self) -> "Law":
         """The same law, whose location is a constant for autograd."""
-        name = self.family.location
-        if name is None:
-            raise ValueError(f"expected `pred` of a family with a location where the mean is detached, got {self.name}")
+        name = self.location()
         named = zip(self.family.parameters, self.parameters, strict=True)
         parameters = tuple(p.detach() if n == name else p for n, p in named)
         return self._replace(parameters=parameters, transforms=tuple(map(_detach_shift, self.transforms)))
@@ -78,6 +98,12 @@ class Law(NamedTuple):
         """A torch distribution with these parameters."""
         base = self.family.distribution(self.kind, self.parameters)
         return TransformedDistribution(base, list(self.transforms), validate_args=False) if self.transforms else base
+
+
+def in_rows(value: Tensor, elements: torch.Size, event_dim: int) -> Tensor:
+    """A tensor of elements, expanded and with one dimension for all of them."""
+    event = value.shape[value.dim() - event_dim :]
+    return value.expand(elements + event).reshape(-1, *event)
 
 
 def law_of(pred: Distribution) -> Law:

@@ -67,6 +67,7 @@ LAPLACE = Family(
     central=lambda value, loc, scale: _laplace_central(unit(value, loc, scale)),
     crps=_laplace_crps,
     location="loc",
+    curve=True,
 )
 
 
@@ -123,6 +124,12 @@ def _cauchy_quantile(lower: Tensor, upper: Tensor, loc: Tensor, scale: Tensor) -
     return loc + scale * torch.where(lower < upper, tail, -tail)
 
 
+def _cauchy_crps(value: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
+    t = unit(value, loc, scale)
+    log_hyp = torch.log(torch.hypot(torch.ones_like(t), t))
+    return scale * (2 / math.pi) * (t * torch.atan(t) - log_hyp + math.log(2))
+
+
 CAUCHY = Family(
     parameters=("loc", "scale"),
     log_cdf=lambda value, loc, scale: _cauchy_log_cdf(unit(value, loc, scale)),
@@ -130,6 +137,7 @@ CAUCHY = Family(
     quantile=_cauchy_quantile,
     log_prob=_cauchy_log_prob,
     central=lambda value, loc, scale: torch.atan(unit(value, loc, scale)) / math.pi,
+    crps=_cauchy_crps,
     location="loc",
 )
 

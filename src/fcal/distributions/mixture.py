@@ -1,7 +1,7 @@
 """Mixtures: ``MixtureSameFamily`` of any scalar family, by the tails of its components."""
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -9,9 +9,12 @@ from torch.distributions import Categorical, Distribution, MixtureSameFamily
 
 from fcal.distributions.family import Family, Formula, family_of
 from fcal.distributions.implicit import LogOdds, log_odds, polished, root
+from fcal.distributions.location_scale import NORMAL
+from fcal.distributions.tails import normal_quantile_of_log
 
 _WEIGHTS = "mixture_distribution.logits"
 _COMPONENT = "component_distribution."
+_LEAST_TAIL = 1e-30  # float32 ends soon after
 
 
 class Mixture(NamedTuple):
@@ -22,13 +25,19 @@ class Mixture(NamedTuple):
 
     def log_cdf(self, value: Tensor, logits: Tensor, *parameters: Tensor) -> Tensor:
         """Log of the weighted sum of the components' probabilities below."""
-        assert self.family.log_cdf is not None
-        return self._summed(self.family.log_cdf, (-math.inf, 0.0), value, logits, *parameters)
+        return _by_smaller(*self._tails(value, logits, *parameters))
 
     def log_survival(self, value: Tensor, logits: Tensor, *parameters: Tensor) -> Tensor:
         """Log of the weighted sum of the components' probabilities above."""
-        assert self.family.log_survival is not None
-        return self._summed(self.family.log_survival, (0.0, -math.inf), value, logits, *parameters)
+        below, above = self._tails(value, logits, *parameters)
+        return _by_smaller(above, below)
+
+    def residual(self, value: Tensor, logits: Tensor, *parameters: Tensor) -> Tensor:
+        """Residual of the smaller tail."""
+        below, above = self._tails(value, logits, *parameters)
+        lower = below <= above
+        z = normal_quantile_of_log(torch.where(lower, below, above))
+        return torch.where(lower, z, -z)
 
     def log_prob(self, value: Tensor, logits: Tensor, *parameters: Tensor) -> Tensor:
         """Log of the weighted sum of the components' densities."""
@@ -43,9 +52,11 @@ class Mixture(NamedTuple):
             low, high = ends.amin(-1).expand(goal.shape), ends.amax(-1).expand(goal.shape)
             start = torch.where(lower < upper, low, high)
             value = root(lambda x: self._log_odds(x, logits, *parameters), goal, start, low, high)
-            slope = self._log_odds(value, logits, *parameters).slope
-        here = self.log_cdf(value, logits, *parameters) - self.log_survival(value, logits, *parameters)
-        return polished(value, here, goal, slope)
+            found = self._log_odds(value, logits, *parameters).value.isfinite()  # not where it rounds to a bound
+            inside = torch.where(found, value, self._medians(value.unsqueeze(-1), *parameters).amin(-1))
+            slope = self._log_odds(inside, logits, *parameters).slope
+        below, above = self._tails(inside, logits, *parameters)
+        return torch.where(found, polished(inside, below - above, goal, slope), value)
 
     def support(self, value: Tensor, _: Tensor, *parameters: Tensor) -> Tensor:
         """Where at least one component can be."""
@@ -62,13 +73,14 @@ class Mixture(NamedTuple):
     def as_family(self) -> Family:
         """What the library knows of the mixture."""
         names = tuple(_COMPONENT + name for name in self.family.parameters)
-        known = self.kind.arg_constraints if isinstance(self.kind.arg_constraints, dict) else {}
+        known: dict[str, Any] = self.kind.arg_constraints if isinstance(self.kind.arg_constraints, dict) else {}
         ordered, location = self.family.ordered, self.family.location
         return Family(
             parameters=(_WEIGHTS, *names),
             parameter_dims=(1,) * (1 + len(names)),
             log_cdf=self.log_cdf,
             log_survival=self.log_survival,
+            residual=self.residual,
             quantile=None if self.family.quantile is None else self.quantile,
             log_prob=self.log_prob,
             support=None if self.family.support is None else self.support,
@@ -76,8 +88,18 @@ class Mixture(NamedTuple):
             ordered=None if ordered is None else (_COMPONENT + ordered[0], _COMPONENT + ordered[1]),
             location=None if location is None else _COMPONENT + location,
             constraints={_COMPONENT + n: known[n] for n in self.family.parameters if n in known},
+            component=self.family,
             build=self.distribution,
+            crps=_crps_of_normals if self.family is NORMAL else None,
+            slopes=_slopes_of_normals if self.family is NORMAL else None,
         )
+
+    def _tails(self, value: Tensor, logits: Tensor, *parameters: Tensor) -> tuple[Tensor, Tensor]:
+        """Logs of both tails; that of the larger one has lost what the smaller one lacks of 1."""
+        assert self.family.log_cdf is not None
+        assert self.family.log_survival is not None
+        below = self._summed(self.family.log_cdf, (-math.inf, 0.0), value, logits, *parameters)
+        return below, self._summed(self.family.log_survival, (0.0, -math.inf), value, logits, *parameters)
 
     def _summed(
         self, formula: Formula, outside: tuple[float, float], value: Tensor, logits: Tensor, *parameters: Tensor
@@ -105,9 +127,57 @@ class Mixture(NamedTuple):
         return self.family.distribution(self.kind, parameters).log_prob(value)
 
     def _log_odds(self, value: Tensor, logits: Tensor, *parameters: Tensor) -> LogOdds:
-        below = self.log_cdf(value, logits, *parameters)
-        above = self.log_survival(value, logits, *parameters)
+        below, above = self._tails(value, logits, *parameters)
         return LogOdds(below - above, torch.exp(self.log_prob(value, logits, *parameters) - below - above))
+
+
+def _by_smaller(log_this: Tensor, log_other: Tensor) -> Tensor:
+    """Log of a tail; by the other one where that is smaller."""
+    larger = log_this > log_other
+    rest = torch.log1p(-torch.exp(torch.where(larger, log_other, -1.0)))
+    return torch.where(larger, rest, log_this)
+
+
+def _mean_distance(gap: Tensor, spread: Tensor) -> Tensor:
+    """Mean of the absolute value of a normal variable."""
+    z = gap / spread
+    return gap * torch.erf(z * math.sqrt(0.5)) + spread * math.sqrt(2 / math.pi) * torch.exp(-0.5 * z.square())
+
+
+def _crps_of_normals(value: Tensor, logits: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
+    """E|X - y| - E|X - X'| / 2 over components and pairs of them."""
+    weight = torch.softmax(logits, -1)
+    to_value = (weight * _mean_distance(value.unsqueeze(-1) - loc, scale)).sum(-1)
+    spread = torch.hypot(scale.unsqueeze(-1), scale.unsqueeze(-2))
+    pairs = _mean_distance(loc.unsqueeze(-1) - loc.unsqueeze(-2), spread)
+    return to_value - 0.5 * (weight.unsqueeze(-1) * weight.unsqueeze(-2) * pairs).sum((-2, -1))
+
+
+def _slopes_of_normals(
+    value: Tensor, logits: Tensor, loc: Tensor, scale: Tensor
+) -> tuple[Tensor, tuple[Tensor, ...]] | None:
+    """Residuals and slopes from the probabilities themselves, on the side where they are small; None beyond float32."""
+    weight = torch.softmax(_components_first(logits), 0)
+    m, s = _components_first(loc), _components_first(scale)
+    t = (value - m).div_(s)
+    side = (weight * t).sum(0).sign_()
+    side.add_(side.square().sub_(1), alpha=-1)  # 0 counts as 1
+    tails = torch.mul(t, side).mul_(math.sqrt(0.5)).erfc_().mul_(weight)  # twice each component's part of the tail
+    tail = tails.sum(0).mul_(0.5)
+    if not (tail.min().item() > _LEAST_TAIL and s.min().item() > 0):
+        return None
+    size = torch.special.ndtri(tail.double())
+    square = (0.5 * size.square()).float()
+    by_loc = torch.addcmul(square, t, t, value=-0.5).exp_().mul_(weight).div_(s).neg_()
+    by_value = by_loc.sum(0).neg_()
+    odds = square.exp_().mul_(side).mul_(-math.sqrt(2 * math.pi))
+    by_logits = tails.mul_(0.5).addcmul_(weight, tail, value=-1).mul_(odds)
+    by_scale = t.mul_(by_loc)
+    return size.mul_(side).neg_(), (by_value, by_logits.mT, by_loc.mT, by_scale.mT)
+
+
+def _components_first(parameter: Tensor) -> Tensor:
+    return torch.stack(parameter.unbind(-1))  # several times as fast as a transposed copy
 
 
 _MIXTURES: dict[tuple[type[Distribution], Family], Family] = {}

@@ -9,6 +9,7 @@ so a few Gauss-Legendre nodes serve all degrees of freedom and all distances, an
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, distributions
@@ -16,6 +17,7 @@ from torch import Tensor, distributions
 from fcal.distributions.family import Family, register
 from fcal.distributions.implicit import (
     Implicit,
+    Rule,
     Tail,
     attach,
     by_regime,
@@ -23,77 +25,118 @@ from fcal.distributions.implicit import (
     legendre,
     log_odds,
     log_odds_of,
+    patched,
     polished,
+    residual_of_tail,
     root,
 )
 from fcal.distributions.tails import normal_quantile, unit
 
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
-_DROP = 30.0  # the integrand falls by e^-30 over the interval of quadrature
+_DROP = 32.0  # the integrand falls by e^-32 over the interval of quadrature
 _FEW_NODES_FROM = 5.0  # degrees of freedom; below, G bends within the interval and takes more nodes
+_FLOAT32_DF = (1.5, 100.0)
+_FEW, _SOME, _MANY = legendre(20), legendre(16), legendre(40)
+_STEPS_UP = 8
+_SERIES_FROM = 500.0  # degrees of freedom; it would do from 16 on, but a batch rarely has any beyond 500
+
+IntegralOf = Callable[[Tensor, Tensor], list[Tensor]]
 
 
-def _log_norm(df: Tensor) -> tuple[Tensor, Tensor]:
+def _log_norm(df: Tensor) -> list[Tensor]:
     r"""Log of :math:`\Gamma(\frac{\nu + 1}2) / (\Gamma(\frac \nu 2) \sqrt{\nu / 2})` and its derivative."""
-    x = df / 2
-    u = x.clamp(min=8.0).reciprocal()
+    return by_regime(df < _SERIES_FROM, (_log_norm_from_above, _log_norm_by_series), df)
+
+
+def _log_norm_by_series(df: Tensor) -> tuple[Tensor, Tensor]:
+    u = 2 / df
     s = u.square()
-    series = (1 / 8, 1 / 192, 1 / 640, 17 / 14336, 31 / 18432, 691 / 180224)
     value, slope = torch.zeros_like(u), torch.zeros_like(u)
-    for power, coefficient in reversed(list(enumerate(series))):
+    for power, coefficient in reversed(
+        list(enumerate((1 / 8, 1 / 192, 1 / 640, 17 / 14336, 31 / 18432, 691 / 180224)))
+    ):
         value = coefficient - value * s
         slope = (2 * power + 1) * coefficient - slope * s
-    value, slope = -value * u, slope * s
-    small = x < 8
-    y = torch.where(small, x, 4.0)
-    direct = torch.lgamma(y + 0.5) - torch.lgamma(y) - 0.5 * y.log()
-    direct_slope = torch.digamma(y + 0.5) - torch.digamma(y) - 0.5 / y
-    return torch.where(small, direct, value), torch.where(small, direct_slope, slope) / 2
+    return -value * u, slope * s / 2
 
 
-def _quadrature(count: int, s: Tensor, df: Tensor) -> tuple[Tensor, Tensor]:
+def _log_norm_from_above(df: Tensor) -> tuple[Tensor, Tensor]:
+    """The same for few degrees of freedom, by the recurrence of the gamma function."""
+    value, slope = _log_norm_by_series(df + 2 * _STEPS_UP)
+    x = df / 2
+    ratio = torch.ones_like(x)
+    shift = torch.zeros_like(x)
+    for step in range(_STEPS_UP):
+        here, half = x + step, x + (step + 0.5)
+        ratio.mul_(here).div_(half)
+        shift.add_((here * half).reciprocal_(), alpha=0.25)  # half of 1 / here - 1 / half, by which df / 2 moves
+    above = x + _STEPS_UP
+    value = value + torch.log(ratio * (above / x).sqrt())
+    return value, slope + shift - 0.25 * _STEPS_UP / (x * above)
+
+
+def _quadrature(rule: Rule, s: Tensor, df: Tensor) -> tuple[Tensor, Tensor]:
     """Integral of the tail over its boundary value phi(s), and minus 2 df times its derivative by df at fixed s."""
-    rate = df.reciprocal()
-    length = 2 * _DROP / (s + (s.square() + 2 * _DROP).sqrt())
-    total, tilt = torch.zeros_like(s), torch.zeros_like(s)
+    minus_rate = -df.reciprocal()
     half_square = 0.5 * s.square()
-    for node, weight in legendre(count):
-        square = torch.add(s, length, alpha=node).square_()
-        density = torch.exp(half_square - 0.5 * square).mul_(weight)
-        x = square.mul_(rate)
-        e = torch.expm1(-x)
-        ratio = x.div_(-e)
-        density.mul_(ratio.sqrt())
-        total.add_(density)
-        tilt.add_(density.mul_(1 - ratio.mul_(e.add_(1))))
-    return total.mul_(length), tilt.mul_(length)
+    length = 2 * _DROP / (s + (s.square() + 2 * _DROP).sqrt())
+    total, rest = torch.zeros_like(s), torch.zeros_like(s)
+    x, density, ratio = (torch.empty_like(s) for _ in range(3))  # used again for every node: fresh memory is slow
+    for node, weight in rule:
+        torch.add(s, length, alpha=node, out=x)
+        torch.mul(x, x, out=x)
+        torch.sub(half_square, x, alpha=0.5, out=density).exp_()
+        x.mul_(minus_rate)
+        torch.expm1(x, out=ratio)
+        torch.div(x, ratio, out=ratio)
+        x.add_(ratio)
+        density.mul_(ratio.sqrt_())
+        total.add_(density, alpha=weight)
+        rest.addcmul_(density, x, value=weight)
+    rest = torch.sub(total, rest).mul_(length)
+    return total.mul_(length), rest
 
 
-def _boundary(r: Tensor, hyp: Tensor, df: Tensor) -> Tensor:
-    """G at the boundary times its derivative by df, with r = t / sqrt(df) and hyp = sqrt(1 + r^2)."""
-    q = r.square().clamp(max=1.0)
-    near = q.square() * (1 / 2 - q * (2 / 3 - q * (3 / 4 - q * (4 / 5 - q * 5 / 6))))
-    gap = torch.where(r < 0.1, near, 2 * hyp.log() - (r / hyp).square())
-    return hyp * gap / (2 * df.sqrt() * r.clamp(min=1e-300))
+def _boundary_gap(q: Tensor, log_square: Tensor) -> Tensor:
+    """log(1 + q) - q / (1 + q), of which the logarithm is known."""
+    return patched(q < 0.01, log_square - q / (1 + q), _small_gap, q)
+
+
+def _small_gap(q: Tensor) -> Tensor:
+    return q.square() * (1 / 2 - q * (2 / 3 - q * (3 / 4 - q * (4 / 5 - q * (5 / 6 - q * 6 / 7)))))
 
 
 def _integral(s: Tensor, df: Tensor) -> list[Tensor]:
-    many, few = (lambda a, b: _quadrature(36, a, b)), (lambda a, b: _quadrature(16, a, b))
+    many, few = (lambda a, b: _quadrature(_MANY, a, b)), (lambda a, b: _quadrature(_FEW, a, b))
     return by_regime(df < _FEW_NODES_FROM, (many, few), s, df)
 
 
-def _tail(t: Tensor, df: Tensor) -> Tail:
+def _integral_of_float32(s: Tensor, df: Tensor) -> list[Tensor]:
+    """The same to the precision of float32, at half the cost, where its own derivative by df does not cancel."""
+
+    def narrow(s: Tensor, df: Tensor) -> list[Tensor]:
+        return [x.double() for x in _quadrature(_SOME, s.float(), df.float())]
+
+    low, high = _FLOAT32_DF
+    return by_regime((df >= low) & (df <= high), (narrow, _integral), s, df)
+
+
+def _tail(t: Tensor, df: Tensor, integral_of: IntegralOf = _integral) -> Tail:
     """Tail beyond |t|, on the side of t."""
-    lower = t < 0
-    r = t.abs() / df.sqrt()
-    hyp = torch.hypot(torch.ones_like(r), r)
-    log_square = torch.where(r < 1, torch.log1p(r.clamp(max=1.0).square()), 2 * hyp.log())
-    integral, tilt = _integral((df * log_square).sqrt(), df)
+    root_df = df.sqrt()
+    whole = t.abs() / root_df
+    r = whole.clamp(1e-150, 1e150)  # its square is a normal number
+    q = r.square()
+    excess = (whole / r).clamp_(min=1.0)  # 1 but for incredible distances
+    hyp = (q + 1).sqrt_().mul_(excess)
+    log_square = torch.log1p(q).add_(excess.log_(), alpha=2.0)
+    integral, tilt = integral_of((df * log_square).sqrt_(), df)
     log_norm, slope = _log_norm(df)
-    log_p = log_norm - 0.5 * df * log_square - _LOG_SQRT_2PI + integral.log()
-    by_t = -1 / (hyp * integral)
-    by_df = slope - (tilt / (2 * df) + _boundary(r, hyp, df)) / integral
-    return Tail(log_p, (torch.where(lower, -by_t, by_t), by_df), lower)
+    log_p = (df * log_square).mul_(-0.5).add_(log_norm).sub_(_LOG_SQRT_2PI).add_(integral.log())
+    boundary = _boundary_gap(q, log_square).mul_(hyp).div_(root_df.mul_(whole.clamp_(min=1e-150)))
+    by_df = slope.sub_(tilt.div_(df).add_(boundary).div_(integral), alpha=0.5)
+    sign = (t > 0).to(t.dtype).mul_(2).sub_(1)
+    return Tail(log_p, (sign.div_(hyp.mul_(integral)).neg_(), by_df), t <= 0)
 
 
 def _tail_of_s(s: Tensor, df: Tensor) -> Tail:
@@ -141,11 +184,34 @@ def _quantile(lower: Tensor, upper: Tensor, df: Tensor, loc: Tensor, scale: Tens
         z = normal_quantile(below, above)
         limit = torch.full_like(z, math.inf)
         s = root(lambda x: log_odds_of(_tail_of_s(x, fixed)), goal, z, -limit, limit)
-        t = s.sign() * (fixed * torch.expm1(s.square() / fixed)).sqrt()
+        far = s.sign() * (fixed * torch.expm1(s.square() / fixed)).sqrt()
+        found = far.isfinite()
+        t = torch.where(found, far, 0.0)
         slope = log_odds_of(_tail(t, fixed)).slope
     zero, one = torch.zeros_like(t), torch.ones_like(t)
     value = _STUDENT.log_cdf(t, nu, zero, one) - _STUDENT.log_survival(t, nu, zero, one)
-    return loc + scale * polished(t, value, log_odds(below, above), slope).reshape(shape)
+    near = polished(t, value, log_odds(below, above), slope)
+    return loc + scale * torch.where(found, near, far).reshape(shape)
+
+
+def _crps(value: Tensor, df: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
+    t = unit(value, loc, scale)
+    zero, one = torch.zeros_like(t), torch.ones_like(t)
+    inside = 2 * torch.exp(_STUDENT.log_cdf(t, df, zero, one)) - 1
+    around = torch.exp(_log_prob(t, df, zero, one)) * (df + t.square())
+    log_beta = torch.lgamma(df - 0.5) - torch.lgamma(df) - 2 * (torch.lgamma(df / 2) - torch.lgamma((df + 1) / 2))
+    spread = df.sqrt() * torch.exp(log_beta) / math.sqrt(math.pi)
+    return scale * (t * inside + 2 * (around - spread) / (df - 1))
+
+
+@torch.no_grad()
+def _slopes(value: Tensor, df: Tensor, loc: Tensor, scale: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Residuals and slopes of float32 batches."""
+    t = (value - loc).div_(scale).double()
+    tail = _tail(t, df.double(), _integral_of_float32)
+    z, factor = residual_of_tail(tail.log_p, tail.lower)
+    by_value = tail.slopes[0].mul_(factor).div_(scale)
+    return z, (by_value, tail.slopes[1].mul_(factor), -by_value, t.mul_(by_value).neg_())
 
 
 STUDENT_T = Family(
@@ -156,7 +222,10 @@ STUDENT_T = Family(
     central=_central,
     quantile=_quantile,
     log_prob=_log_prob,
+    crps=_crps,
+    crps_where=lambda df, *_: (df > 1.1) & (df < 1e6),
     location="loc",
+    slopes=_slopes,
 )
 
 register(distributions.StudentT, STUDENT_T)

@@ -13,6 +13,7 @@ from fcal.distributions.implicit import LogOdds, attach, flattened, legendre, po
 from fcal.distributions.tails import normal_quantile_of_log, unit
 
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
+_RULE = legendre(12)
 _NARROW = 2.0  # an interval over which the density's exponent changes by less is integrated by quadrature
 
 
@@ -21,17 +22,28 @@ def _log_density(t: Tensor) -> Tensor:
 
 
 def _log_mass(low: Tensor, high: Tensor, width: Tensor) -> Tensor:
-    """Log of Phi(high) - Phi(low); ``width`` is their difference, known better than by subtraction."""
+    """Log of Phi(high) - Phi(low); ``width`` is their difference, known better than by subtraction.
+
+    The slopes of a narrow interval are those by its start and its width: by its two ends they would be large, opposite
+    numbers whose sum, the slope by the location, is lost.
+    """
     (a, b, w), shape = flattened(low, high, width)
     with torch.no_grad():
         value = _log_mass_value(a.detach(), b.detach(), w.detach())
-        slopes = (-torch.exp(_log_density(a) - value), torch.exp(_log_density(b) - value))
-    return attach(value, (a, b), slopes).reshape(shape)
+        narrow = _is_narrow(a, b, w)
+        at_start, at_end = torch.exp(_log_density(a) - value), torch.exp(_log_density(b) - value)
+        by_shift = at_start * torch.expm1(torch.where(narrow, -w * (a + w / 2), 0.0))
+        by_ends = (torch.where(narrow, by_shift, -at_start), torch.where(narrow, 0.0, at_end))
+        slopes = (*by_ends, torch.where(narrow, at_end, 0.0))
+    return attach(value, (a, b, w), slopes).reshape(shape)
+
+
+def _is_narrow(a: Tensor, b: Tensor, width: Tensor) -> Tensor:
+    return width * (1 + torch.maximum(a.abs(), b.abs())) < _NARROW
 
 
 def _log_mass_value(a: Tensor, b: Tensor, width: Tensor) -> Tensor:
-    far = torch.maximum(a.abs(), b.abs())
-    narrow = width * (1 + far) < _NARROW
+    narrow = _is_narrow(a, b, width)
     flip = a + b > 0
     near, away = torch.where(flip, -a, b), torch.where(flip, -b, a)  # away < near, and away has the smaller tail
     log_near, log_away = torch.special.log_ndtr(near), torch.special.log_ndtr(away)
@@ -43,26 +55,38 @@ def _narrow_log_mass(a: Tensor, width: Tensor) -> Tensor:
     a = torch.where(a.isfinite(), a, 0.0)
     middle = a + width / 2
     total = torch.zeros_like(a)
-    for node, weight in legendre(12):
+    for node, weight in _RULE:
         u = width * (node - 0.5)
         total = total + weight * torch.exp(-u * (middle + u / 2))
     return _log_density(middle) + (width * total).log()
 
 
-def _standard(value: Tensor, loc: Tensor, scale: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, ...]:
-    return unit(value, loc, scale), unit(low, loc, scale), unit(high, loc, scale)
+def _edge(bound: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
+    """A bound in standard units; an infinite one is a constant, whose slope by the scale is 0 and not 0 times it."""
+    finite = bound.isfinite()
+    return torch.where(finite, unit(torch.where(finite, bound, loc), loc, scale), bound)
+
+
+def _gap(low: Tensor, high: Tensor, scale: Tensor) -> Tensor:
+    """Distance of two values in standard units, from themselves."""
+    finite = low.isfinite() & high.isfinite()
+    gap = unit(torch.where(finite, high, 0.0), torch.where(finite, low, 0.0), scale)
+    return torch.where(finite, gap, math.inf)
+
+
+def _parts(value: Tensor, loc: Tensor, scale: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    """Log of the normal probability between the value and either bound."""
+    t, start, end = unit(value, loc, scale), _edge(low, loc, scale), _edge(high, loc, scale)
+    return _log_mass(start, t, _gap(low, value, scale)), _log_mass(t, end, _gap(value, high, scale))
 
 
 def _log_cdf(value: Tensor, loc: Tensor, scale: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    t, start, end = _standard(value, loc, scale, low, high)
-    below = _log_mass(start, t, (value - low) / scale)
-    return _log_part(below, _log_mass(t, end, (high - value) / scale))
+    return _log_part(*_parts(value, loc, scale, low, high))
 
 
 def _log_survival(value: Tensor, loc: Tensor, scale: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    t, start, end = _standard(value, loc, scale, low, high)
-    above = _log_mass(t, end, (high - value) / scale)
-    return _log_part(above, _log_mass(start, t, (value - low) / scale))
+    below, above = _parts(value, loc, scale, low, high)
+    return _log_part(above, below)
 
 
 def _log_part(log_this: Tensor, log_other: Tensor) -> Tensor:
@@ -71,8 +95,8 @@ def _log_part(log_this: Tensor, log_other: Tensor) -> Tensor:
 
 
 def _log_prob(value: Tensor, loc: Tensor, scale: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    t, start, end = _standard(value, loc, scale, low, high)
-    return _log_density(t) - scale.log() - _log_mass(start, end, (high - low) / scale)
+    start, end = _edge(low, loc, scale), _edge(high, loc, scale)
+    return _log_density(unit(value, loc, scale)) - scale.log() - _log_mass(start, end, _gap(low, high, scale))
 
 
 def _quantile(lower: Tensor, upper: Tensor, loc: Tensor, scale: Tensor, low: Tensor, high: Tensor) -> Tensor:
@@ -80,13 +104,16 @@ def _quantile(lower: Tensor, upper: Tensor, loc: Tensor, scale: Tensor, low: Ten
     below = lower <= upper
     sign = torch.where(below, 1.0, -1.0).to(scale.dtype)
     bound = torch.where(below, low, high)
-    start = sign * unit(bound, loc, scale)
-    end = sign * unit(torch.where(below, high, low), loc, scale)
-    log_goal = torch.minimum(lower, upper).log() + _log_mass(start, end, (high - low) / scale)
+    start = sign * _edge(bound, loc, scale)
+    end = sign * _edge(torch.where(below, high, low), loc, scale)
+    log_goal = torch.minimum(lower, upper).log() + _log_mass(start, end, _gap(low, high, scale))
     from_loc = _from_infinity(log_goal, start)
-    distance = _distance(log_goal, torch.where(start.isfinite(), start, 0.0), end)
-    bound = torch.where(start.isfinite(), bound, 0.0)
-    return torch.where(start.isfinite(), bound + sign * scale * distance, loc + sign * scale * from_loc)
+    bounded = start.isfinite()
+    distance = _distance(
+        torch.where(bounded, log_goal, -2.0), torch.where(bounded, start, 0.0), torch.where(bounded, end, math.inf)
+    )
+    bound = torch.where(bounded, bound, 0.0)
+    return torch.where(bounded, bound + sign * scale * distance, loc + sign * scale * from_loc)
 
 
 def _from_infinity(log_goal: Tensor, start: Tensor) -> Tensor:
@@ -169,16 +196,12 @@ class TruncatedNormal(Distribution):
     @property
     def mean(self) -> Tensor:
         """Shifted from ``loc`` by the difference of the densities at the bounds."""
-        _, _, at_start, at_end = self._edges()
-        return self.loc + self.scale * (at_start - at_end)
+        return self._narrowed(self._moments()[0])
 
     @property
     def variance(self) -> Tensor:
         """Of the truncated law, below that of the normal one."""
-        start, end, at_start, at_end = self._edges()
-        finite_start, finite_end = (torch.where(x.isfinite(), x, 0.0) for x in (start, end))
-        ratio = 1 + finite_start * at_start - finite_end * at_end - (at_start - at_end).square()
-        return self.scale.square() * ratio.clamp(min=0)
+        return self._narrowed(self._moments()[1])
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         """Differentiable draws, by the inverse CDF."""
@@ -212,13 +235,38 @@ class TruncatedNormal(Distribution):
     def _narrowed(self, value: Tensor) -> Tensor:
         return value.to(self.loc.dtype)
 
-    def _edges(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Bounds in standard units, and the densities there over the mass between."""
+    def _moments(self) -> tuple[Tensor, Tensor]:
+        """Mean and variance, by the densities at the bounds; these nearly cancel where the bounds are close."""
         loc, scale, low, high = self._wide()
-        start, end = (low - loc) / scale, (high - loc) / scale
-        mass = _log_mass(start, end, (high - low) / scale)
-        at_start, at_end = (torch.exp(_log_density(x) - mass) for x in (start, end))
-        return tuple(map(self._narrowed, (start, end, at_start, at_end)))  # type: ignore[return-value]
+        start, end, width = _edge(low, loc, scale), _edge(high, loc, scale), _gap(low, high, scale)
+        mass = _log_mass(start, end, width)
+        (start, at_start), (end, at_end) = (_with_density(x, mass) for x in (start, end))
+        shift = at_start - at_end
+        ratio = (1 + start * at_start - end * at_end - shift.square()).clamp(min=0)
+        narrow = _is_narrow(start, end, width)
+        beside, spread = _narrow_moments(torch.where(narrow, start, 0.0), torch.where(narrow, width, 1.0))
+        middle = torch.where(narrow, low / 2 + high / 2, 0.0)
+        mean = torch.where(narrow, middle + scale * beside, loc + scale * shift)
+        return mean, scale.square() * torch.where(narrow, spread, ratio)
+
+
+def _with_density(x: Tensor, log_mass: Tensor) -> tuple[Tensor, Tensor]:
+    """A bound and the density there over the mass between both; zeros for an infinite one."""
+    finite = x.isfinite()
+    x = torch.where(finite, x, 0.0)
+    return x, torch.where(finite, torch.exp(_log_density(x) - log_mass), 0.0)
+
+
+def _narrow_moments(a: Tensor, width: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean, from the middle, and variance of the law between a and a + width."""
+    middle = a + width / 2
+    total, first, second = (torch.zeros_like(a) for _ in range(3))
+    for node, weight in _RULE:
+        u = width * (node - 0.5)
+        density = weight * torch.exp(-u * (middle + u / 2))
+        total, first, second = total + density, first + density * u, second + density * u.square()
+    mean = first / total
+    return mean, second / total - mean.square()
 
 
 TRUNCATED_NORMAL = Family(

@@ -26,6 +26,14 @@ class Batch(NamedTuple):
         """Dtype of the loss: that of the inputs, float32 at least."""
         return result_dtype(law_of(self.pred), self.target)
 
-    def observe(self, *, widest: bool = False) -> Observation:
-        """The batch, checked and with what is missing hidden; in float64 where ``widest``."""
-        return observe(self.pred, self.target, valid_mask=self.valid_mask, weight=self.weight, widest=widest)
+    def observe(self, *, widest: bool = False, anywhere: bool = False, as_given: bool = False) -> Observation:
+        """The batch, checked and with what is missing hidden; see :func:`fcal.distributions.observation.observe`."""
+        return observe(
+            self.pred,
+            self.target,
+            valid_mask=self.valid_mask,
+            weight=self.weight,
+            widest=widest,
+            anywhere=anywhere,
+            as_given=as_given,
+        )

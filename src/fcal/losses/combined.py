@@ -119,7 +119,9 @@ class CombinedLoss(nn.Module):
         return loss
 
     def _shares_a_pass(self) -> bool:
-        return self.task is None and isinstance(self.calibration, FCalLoss) and self.calibration.estimator == "exact"
+        criterion = self.calibration
+        exact = isinstance(criterion, FCalLoss) and criterion.estimator == "exact" and criterion.is_of_moments()
+        return self.task is None and exact
 
     def _in_one_pass(self, batch: Batch, lam: Tensor | float) -> Tensor:
         criterion = self.calibration

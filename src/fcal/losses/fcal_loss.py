@@ -9,7 +9,7 @@ from torch.distributions import Distribution
 
 from fcal import divergences
 from fcal._checks import check_count, check_flag, check_integer
-from fcal._ranks import world_size
+from fcal._ranks import gathered, sum_over_ranks, world_size
 from fcal._registry import Registry
 from fcal.constraints import (
     BatchSums,
@@ -35,7 +35,9 @@ class FCalLoss(nn.Module):
     .. math:: \frac{W_2^2}{2K} = \frac K2 (m - 1)^2 + \left( \frac{s}{\sqrt 2} - 1 \right)^2
 
     Args:
-        divergence: A name from :func:`fcal.divergences.names`.
+        divergence: A name from :func:`fcal.divergences.names`, ``"renyi(2)"`` for one with a parameter. Where one is
+            infinite, it is continued, and the loss stays finite. ``"sorted_wasserstein"`` takes the residuals
+            themselves, so ``on="z"``, and gathers them from all ranks; ``estimator`` does not matter to it.
         df: Degrees of freedom :math:`K`. The exact loss needs no draws of K residuals: there K only weighs "the mean of
             z^2 is 1" against "the variance of z^2 is 2".
         on: ``"q"`` for the hyper-constraints, ``"z"`` for the residuals themselves (which sees a bias that q
@@ -60,7 +62,7 @@ class FCalLoss(nn.Module):
 
         The loss couples the elements of a batch, so accumulating gradients over micro-batches is not the same as one
         large batch. It is once differentiable. Under ``torch.compile`` values are not checked, and only the exact
-        estimator can be traced.
+        estimator of a divergence of moments can be traced.
 
     Example:
         >>> from torch.distributions import Normal
@@ -84,10 +86,12 @@ class FCalLoss(nn.Module):
         sync: bool = True,
     ) -> None:
         super().__init__()
-        divergences.by_name(divergence)  # unknown names are refused here, not in the first step
+        takes_samples = divergences.takes_samples(divergences.by_name(divergence))  # unknown names are refused here
         self.divergence = divergence
         self.df = check_integer("df", df, at_least=1)
         _CONSTRAINTS[on]
+        if takes_samples and on != "z":
+            raise ValueError(f"expected `on` 'z' with {divergence!r}, a divergence of the residuals, got {on!r}")
         self.on = on
         _ESTIMATORS[estimator]
         self.estimator = estimator
@@ -119,10 +123,21 @@ class FCalLoss(nn.Module):
         Returns:
             A non-negative scalar, zero when the batch's moments are those of the target law.
         """
-        return _ESTIMATORS[self.estimator](self, Batch(pred, target, valid_mask, weight))
+        estimate = _ESTIMATORS[self.estimator] if self.is_of_moments() else _of_samples
+        return estimate(self, Batch(pred, target, valid_mask, weight))
+
+    def is_of_moments(self) -> bool:
+        """Whether the divergence depends on the residuals through their moments alone."""
+        return not divergences.takes_samples(divergences.by_name(self.divergence))
 
     def plan(self) -> Plan:
-        """How the exact loss is computed."""
+        """How the exact loss is computed.
+
+        Raises:
+            ValueError: The divergence takes the residuals themselves, so sums of the batch do not determine it.
+        """
+        if not self.is_of_moments():
+            raise ValueError(f"expected `divergence` of moments, got {self.divergence!r}, which takes the residuals")
         return Plan(
             objective=self.of_sums,
             by=_DEPENDS_ON[self.on] if divergences.takes_numbers(divergences.by_name(self.divergence)) else None,
@@ -140,6 +155,11 @@ class FCalLoss(nn.Module):
         if "z" in _CONSTRAINTS[self.on]:
             parts.append(self._distance(moments_of_z(sums), None))
         return parts[0] if len(parts) == 1 else parts[0] + parts[1]
+
+    def of_samples(self, z: Tensor, weight: Tensor) -> Tensor:
+        """The loss of residuals and their weights, shapes ``(N,)``."""
+        distance: Tensor = divergences.by_name(self.divergence)(z, weight)
+        return distance
 
     def _distance(self, fitted: Moments[Scalar], df: int | None) -> Scalar:
         distance: Scalar = divergences.by_name(self.divergence)(fitted.mean, fitted.variance, df)
@@ -181,6 +201,25 @@ def _sampled(loss: FCalLoss, batch: Batch) -> Tensor:
     return sum(parts[1:], parts[0]).to(batch.dtype())
 
 
+def _of_samples(loss: FCalLoss, batch: Batch) -> Tensor:
+    own: list[Tensor] = []
+
+    def rows() -> Tensor:
+        z, weight = _valid_residuals(batch, detach_mean=loss.detach_mean)
+        own.append(z.clamp(-_LARGEST_RESIDUAL, _LARGEST_RESIDUAL))
+        return torch.stack([own[0].detach(), torch.ones_like(z) if weight is None else weight], 1)
+
+    everyone, start = gathered(rows, columns=2, device=batch.device(), sync=loss.sync)
+    z, weight = everyone.unbind(1)
+    check_effective_count((weight.sum().square() / weight.square().sum()).nan_to_num().item(), 0)
+    value = loss.of_samples(torch.cat([z[:start], own[0], z[start + len(own[0]) :]]), weight)
+    if not loss.sync:
+        return value.to(batch.dtype())
+    # Every rank knows the value, but only the slopes of its own rows; the sum, zero itself, adds those of the others.
+    slopes = sum_over_ranks(lambda: (value - value.detach()).reshape(1), size=1, device=batch.device())
+    return (value.detach() + slopes[0]).to(batch.dtype())
+
+
 def _valid_residuals(batch: Batch, *, detach_mean: bool) -> tuple[Tensor, Tensor | None]:
     """Residuals that count, in one row, and their weights."""
     observation = batch.observe(widest=True)
@@ -194,6 +233,8 @@ def _valid_residuals(batch: Batch, *, detach_mean: bool) -> tuple[Tensor, Tensor
     valid = observation.valid
     return z[valid].reshape(-1), None if weight is None else weight[valid].reshape(-1)
 
+
+_LARGEST_RESIDUAL = 1e70  # whose square is still far from overflow
 
 _CONSTRAINTS: Registry[tuple[str, ...]] = Registry("on")
 _CONSTRAINTS.add("q", ("q",))

@@ -10,6 +10,7 @@ from fcal._checks import check_count, check_flag, is_tracing
 from fcal._ranks import sum_over_ranks
 from fcal.distributions.observation import Observation
 from fcal.losses.batch import Batch
+from fcal.losses.elements import is_empty, nothing
 
 
 class MeanLoss(nn.Module):
@@ -28,6 +29,7 @@ class MeanLoss(nn.Module):
     """
 
     widest = True  # whether the elements are computed in float64 whatever the inputs are
+    anywhere = False  # whether targets may lie outside of the prediction's support
 
     def __init__(self, *, sync: bool = True) -> None:
         super().__init__()
@@ -54,7 +56,10 @@ class MeanLoss(nn.Module):
         return (total / count).to(batch.dtype())
 
     def _local_sums(self, batch: Batch) -> Tensor:
-        observation = batch.observe(widest=self.widest)
+        observation = batch.observe(widest=self.widest, anywhere=self.anywhere)
+        if not is_tracing() and is_empty(observation):
+            values, _ = nothing(observation)
+            return torch.stack([values.sum(), observation.total_weight()])
         values = observation.hide(self.element_loss(observation), 0.0).to(torch.float64)
         if observation.weight is not None:
             values = values * observation.weight

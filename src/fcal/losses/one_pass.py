@@ -19,10 +19,12 @@ from fcal.constraints import (
     batch_sums,
     traced_sums,
 )
+from fcal.distributions.curves import Curve, curve_of
 from fcal.distributions.law import Law, law_of
 from fcal.distributions.location_scale import NORMAL
 from fcal.distributions.observation import Observation, check_parameter_kinds, result_dtype
 from fcal.losses.batch import Batch
+from fcal.losses.pieces import Pieces, leaves_of
 from fcal.losses.scalar_stage import Objective, value_and_slopes
 from fcal.residuals import residuals_of
 from fcal.scores import element_nll
@@ -49,13 +51,16 @@ class Plan(NamedTuple):
 
 
 class _Pass(NamedTuple):
-    """One pass over this rank's batch: what went in, how, and the sums that came out."""
+    """One pass over this rank's batch: what went in, how, and the sums that came out.
+
+    ``pieces`` are there for every law but the normal one; the inputs are then its residuals.
+    """
 
     inputs: SumInputs
     options: SumOptions
-    nll: Tensor | None
     sums: list[float]
     dtype: torch.dtype
+    pieces: Pieces | None = None
 
 
 def evaluate(batch: Batch, plan: Plan) -> Tensor:
@@ -71,7 +76,10 @@ def evaluate(batch: Batch, plan: Plan) -> Tensor:
     value, slopes = value_and_slopes(plan.objective, sums, plan.by)
     rounded = math.inf if value > torch.finfo(run.dtype).max else value
     outcome = torch.tensor(rounded, dtype=run.dtype, device=run.inputs.target.device)
-    loss: Tensor = _Known.apply(*run.inputs, run.nll, outcome, slopes, run.options, plan.sync)
+    if run.pieces is None:
+        loss: Tensor = _Known.apply(*run.inputs, outcome, slopes, run.options, plan.sync)
+    else:
+        loss = _KnownPieces.apply(outcome, slopes, run.pieces, run.inputs.weight, plan.sync, *run.pieces.leaves)
     return loss
 
 
@@ -101,7 +109,6 @@ class _Known(torch.autograd.Function):
         loc: Tensor | None,
         scale: Tensor | None,
         weight: Tensor | None,
-        nll: Tensor | None,
         outcome: Tensor,
         slopes: list[float],
         options: SumOptions,
@@ -113,14 +120,33 @@ class _Known(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():  # a gradient without a graph would silently drop out of a gradient penalty
-            raise RuntimeError("expected `create_graph` False: the f-Cal loss is differentiable once, got True")
-        factor = (all_reduced(grads[0].to(torch.float64)) if ctx.sync else grads[0]).item()
-        slopes = [factor * slope for slope in ctx.slopes]
-        wanted = ctx.needs_input_grad
-        gradients = batch_slopes(SumInputs(*ctx.saved_tensors), ctx.options, slopes, wanted[:3])
-        by_nll = torch.tensor(slopes[-1], dtype=torch.float64, device=grads[0].device) if wanted[4] else None
-        return (*gradients, None, by_nll, None, None, None, None)
+        slopes = _scaled(ctx, grads[0])
+        inputs = SumInputs(*ctx.saved_tensors)
+        return (*batch_slopes(inputs, ctx.options, slopes, ctx.needs_input_grad[:3]), None, None, None, None, None)
+
+
+class _KnownPieces(torch.autograd.Function):
+    """The same for a law whose residuals were computed in pieces."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, outcome: Tensor, slopes: list[float], pieces: Pieces, weight: Tensor | None, sync: bool, *_: Tensor
+    ) -> Tensor:
+        ctx.slopes, ctx.pieces, ctx.weight, ctx.sync = slopes, pieces, weight, sync
+        return outcome
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        slopes = _scaled(ctx, grads[0])
+        return (None,) * 5 + tuple(ctx.pieces.gradients(slopes, list(ctx.needs_input_grad[5:]), ctx.weight))
+
+
+def _scaled(ctx: Any, grad: Tensor) -> list[float]:
+    """The derivatives by the sums times the gradient that arrives, that of all ranks together."""
+    if torch.is_grad_enabled():  # a gradient without a graph would silently drop out of a gradient penalty
+        raise RuntimeError("expected `create_graph` False: the f-Cal loss is differentiable once, got True")
+    factor = (all_reduced(grad.to(torch.float64)) if ctx.sync else grad).item()
+    return [factor * slope for slope in ctx.slopes]
 
 
 def _run(batch: Batch, plan: Plan) -> _Pass:
@@ -128,26 +154,30 @@ def _run(batch: Batch, plan: Plan) -> _Pass:
         run = _optimistic_run(batch, plan)
         if run is not None:
             return run
-    observation = batch.observe()
+    observation = batch.observe(as_given=not _is_normal(law_of(batch.pred)))
     if observation.valid is not None and not bool(observation.valid.any()):
         return _empty_run(observation)
     if _is_normal(observation.law):
         return _normal_run(observation, plan)
-    return _general_run(observation, plan)
+    run = _curved_run(observation, plan)
+    return _general_run(observation, plan) if run is None else run
 
 
 def _optimistic_run(batch: Batch, plan: Plan) -> _Pass | None:
-    """Sums of a normal prediction without a look at single values; None if one of them needs that look.
+    """Sums of a normal (or curved) prediction without a look at single values; None if one of them needs that look.
 
     A NaN, an infinity, an overflow or a bad scale anywhere makes a sum NaN or infinite, so the sums are the check.
     """
     check_pair(batch.pred, batch.target)
     law = law_of(batch.pred)
-    if not _is_normal(law) or not batch.target.numel():
+    if not batch.target.numel():
         return None
     check_parameter_kinds(law, batch.target)
     dtype = result_dtype(law, batch.target)
-    run = _gaussian_pass(batch.target, law, None, plan, dtype, dtype)
+    curve = _curve(law, plan, dtype, batch.device())
+    if curve is None and not _is_normal(law):
+        return None
+    run = _gaussian_pass(batch.target, law, None, plan, dtype, dtype, curve)
     return run if _is_sound(run) else None
 
 
@@ -160,30 +190,67 @@ def _normal_run(observation: Observation, plan: Plan) -> _Pass:
     return run
 
 
+def _curved_run(observation: Observation, plan: Plan) -> _Pass | None:
+    """The same for a law whose residuals are a curve; None where it has none, or does not reach far enough."""
+    curve = _curve(observation.law, plan, observation.dtype, observation.target.device)
+    if curve is None:
+        return None
+    weight = observation.weight if observation.weight is not None else observation.valid
+    dtype = observation.dtype
+    run = _gaussian_pass(observation.target, observation.law, weight, plan, dtype, dtype, curve)
+    return run if _is_sound(run) else None
+
+
+def _curve(law: Law, plan: Plan, dtype: torch.dtype, device: torch.device) -> Curve | None:
+    fits = dtype == torch.float32 and device.type == "cpu" and not plan.with_nll and not law.transforms
+    return curve_of(law.family) if fits else None
+
+
 def _gaussian_pass(
-    target: Tensor, law: Law, weight: Tensor | None, plan: Plan, work: torch.dtype, dtype: torch.dtype
+    target: Tensor,
+    law: Law,
+    weight: Tensor | None,
+    plan: Plan,
+    work: torch.dtype,
+    dtype: torch.dtype,
+    curve: Curve | None = None,
 ) -> _Pass:
-    with_mean = plan.by is None or "z" in plan.by
-    options = SumOptions(dtype=work, detach_mean=plan.detach_mean, with_mean=with_mean, with_nll=plan.with_nll)
+    options = SumOptions(
+        dtype=work,
+        detach_mean=plan.detach_mean,
+        with_mean=plan.by is None or "z" in plan.by,
+        with_nll=plan.with_nll,
+        curve=curve,
+    )
     shape = target.shape
     row, loc, scale = (_flat(tensor, shape) for tensor in (target, *law.parameters))
     inputs = SumInputs(row, loc, scale, None if weight is None else _flat(weight, shape))
-    return _Pass(inputs, options, None, batch_sums(inputs, options), dtype)
+    return _Pass(inputs, options, batch_sums(inputs, options), dtype)
 
 
 def _general_run(observation: Observation, plan: Plan) -> _Pass:
-    z, weight, nll = _residuals_and_nll(observation, plan)
-    inputs = SumInputs(_flat(z, z.shape), weight=None if weight is None else _flat(weight, z.shape))
+    pieces = Pieces(observation, leaves_of(observation), plan.detach_mean)
+    nll = pieces.compute(with_nll=plan.with_nll)
+    weight = _weights_like(pieces.z, observation)
+    inputs = SumInputs(pieces.z.reshape(-1), weight=None if weight is None else weight.reshape(-1))
     sums = batch_sums(inputs, SumOptions())
-    if nll is not None:
-        sums[-1] = nll.item()
-    return _Pass(inputs, SumOptions(), nll, sums, observation.dtype)
+    sums[-1] = nll
+    return _Pass(inputs._replace(weight=weight), SumOptions(), sums, observation.dtype, pieces)
+
+
+def _weights_like(z: Tensor, observation: Observation) -> Tensor | None:
+    """Weights, or a mask, of residuals in rows."""
+    weight = observation.weight if observation.weight is not None else observation.valid
+    if weight is None:
+        return None
+    weight = weight.reshape(-1)
+    return weight.unsqueeze(-1).expand(z.shape) if z.dim() > 1 else weight
 
 
 def _empty_run(observation: Observation) -> _Pass:
     """Nothing, but hanging on the prediction, so that a rank without targets takes part in the backward pass."""
     nothing = torch.cat([parameter.reshape(-1)[:0].to(torch.float64) for parameter in observation.law.parameters])
-    return _Pass(SumInputs(nothing), SumOptions(), None, [0.0] * SIZE, observation.dtype)
+    return _Pass(SumInputs(nothing), SumOptions(), [0.0] * SIZE, observation.dtype)
 
 
 def _residuals_and_nll(observation: Observation, plan: Plan) -> tuple[Tensor, Tensor | None, Tensor | None]:

@@ -1,4 +1,4 @@
-"""Losses that f-Cal is compared with: beta-NLL and the calibration loss of Feng et al."""
+"""Losses that f-Cal is compared with and that are means: NLL, CRPS, beta-NLL and the loss of Feng et al."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from fcal._checks import check_flag, check_integer, check_number, check_values
 from fcal._registry import Registry
 from fcal.distributions.observation import Observation
 from fcal.losses.mean_loss import MeanLoss
-from fcal.scores import element_nll
+from fcal.scores import element_crps, element_nll
 
 
 class NLLLoss(MeanLoss):
@@ -30,6 +30,34 @@ class NLLLoss(MeanLoss):
     def element_loss(self, observation: Observation) -> Tensor:
         """Negative log-likelihood of every element."""
         return element_nll(observation)
+
+
+class CRPSLoss(MeanLoss):
+    r"""Mean continuous ranked probability score, in the target's unit.
+
+    .. math:: \frac 1n \sum_i \int (F_i(x) - 1\{x \ge y_i\})^2 \, dx
+
+    The same number as ``fcal.crps(..., reduction="mean")``, over all ranks together. An outlier costs its
+    distance, where the likelihood of a normal law charges the square of it.
+
+    Args:
+        sync: Under ``torch.distributed``, average over all ranks.
+
+    Reference:
+        Gneiting et al., "Calibrated probabilistic forecasting using ensemble model output statistics and minimum CRPS
+        estimation", Monthly Weather Review 2005.
+
+    Example:
+        >>> from torch.distributions import Uniform
+        >>> fcal.losses.CRPSLoss()(Uniform(torch.zeros(2), torch.ones(2)), torch.tensor([0.5, torch.nan]))
+        tensor(0.0833)
+    """
+
+    anywhere = True
+
+    def element_loss(self, observation: Observation) -> Tensor:
+        """Score of every element."""
+        return element_crps(observation)
 
 
 class BetaNLLLoss(MeanLoss):

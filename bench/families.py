@@ -1,0 +1,207 @@
+"""Speed and memory of the families: FCalLoss, forward + backward, as a multiple of Normal through the same call.
+
+One process, one thread, float32, every parameter with a gradient; the families take turns with Normal in alternating
+blocks. Distributions are built inside the timed region with torch's argument validation off.
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from measuring import (
+    Row,
+    check_options,
+    extra_bytes,
+    extra_bytes_in_fresh_process,
+    medians,
+    one_thread,
+    parser,
+    publish,
+)
+from rich.progress import track
+from torch import Tensor
+from torch.distributions import (
+    Beta,
+    Categorical,
+    Distribution,
+    Gamma,
+    Laplace,
+    MixtureSameFamily,
+    Normal,
+    StudentT,
+)
+
+import fcal
+
+LOSS = fcal.FCalLoss()
+COMPONENTS = 5
+MEGABYTES = 1e6
+SOURCE = torch.Generator().manual_seed(0)
+
+
+def normal(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=SOURCE)
+
+
+def uniform(low: float, high: float, *shape: int) -> Tensor:
+    return low + (high - low) * torch.rand(*shape, generator=SOURCE)
+
+
+def mixture(logits: Tensor, loc: Tensor, scale: Tensor) -> Distribution:
+    weights = Categorical(logits=logits, validate_args=False)
+    return MixtureSameFamily(weights, Normal(loc, scale, validate_args=False), validate_args=False)
+
+
+class Case(NamedTuple):
+    """A family: how to build it, its parameters and targets for n elements, and the bar on its ratio, if any."""
+
+    name: str
+    build: Callable[..., Distribution]
+    parameters: Callable[[int], list[Tensor]]
+    targets: Callable[[int], Tensor]
+    most: float | None = None
+
+
+def location_scale(n: int) -> list[Tensor]:
+    return [normal(n), uniform(0.5, 1.5, n)]
+
+
+CASES = [
+    Case("Normal", partial(Normal, validate_args=False), location_scale, normal),
+    Case("Laplace", partial(Laplace, validate_args=False), location_scale, normal, most=3),
+    Case(
+        "StudentT, df 2 to 30",
+        partial(StudentT, validate_args=False),
+        lambda n: [uniform(2, 30, n), *location_scale(n)],
+        normal,
+        most=60,
+    ),
+    Case(
+        "Gamma, shape 0.5 to 6",
+        partial(Gamma, validate_args=False),
+        lambda n: [uniform(0.5, 6, n), uniform(0.5, 1.5, n)],
+        lambda n: normal(n).exp(),
+        most=60,
+    ),
+    Case(
+        "Beta, shapes 0.5 to 6",
+        partial(Beta, validate_args=False),
+        lambda n: [uniform(0.5, 6, n), uniform(0.5, 6, n)],
+        lambda n: normal(n).sigmoid(),
+    ),
+    Case(
+        f"mixture of {COMPONENTS} Normal",
+        mixture,
+        lambda n: [normal(n, COMPONENTS), normal(n, COMPONENTS), uniform(0.5, 1.5, n, COMPONENTS)],
+        normal,
+        most=25,
+    ),
+    Case(
+        f"mixture of {COMPONENTS} Normal, weights fixed",
+        lambda loc, scale: mixture(torch.zeros(COMPONENTS), loc, scale),
+        lambda n: [normal(n, COMPONENTS), uniform(0.5, 1.5, n, COMPONENTS)],
+        normal,
+        most=25,
+    ),
+]
+
+
+class Batch:
+    """Parameters that require gradients, and targets, of one case."""
+
+    def __init__(self, case: Case, count: int) -> None:
+        self.case = case
+        self.parameters = [p.requires_grad_() for p in case.parameters(count)]
+        self.target = case.targets(count)
+
+    def step(self) -> float:
+        """Seconds of one forward + backward pass."""
+        for parameter in self.parameters:
+            parameter.grad = None
+        started = time.perf_counter()
+        LOSS(self.case.build(*self.parameters), self.target).backward()
+        return time.perf_counter() - started
+
+
+def weights_row(count: int, repeats: int) -> Row:
+    """What torch takes to normalise a mixture's weights, forward + backward, before any loss sees them."""
+    logits = normal(count, COMPONENTS).requires_grad_()
+
+    def step() -> float:
+        logits.grad = None
+        started = time.perf_counter()
+        Categorical(logits=logits, validate_args=False).logits.sum().backward()
+        return time.perf_counter() - started
+
+    ours, theirs = medians([step, Batch(CASES[0], count).step], [repeats, 5 * repeats])
+    return Row(
+        work=f"torch's Categorical of {COMPONENTS} alone",
+        count=count,
+        against="Normal",
+        ratio=ours / theirs,
+        unit="x the time",
+        reach="none",
+        met=True,
+        ours_ms=1e3 * ours,
+        theirs_ms=1e3 * theirs,
+    )
+
+
+def time_row(case: Case, count: int, repeats: int) -> Row:
+    ours, theirs = medians([Batch(case, count).step, Batch(CASES[0], count).step], [repeats, 5 * repeats])
+    return Row(
+        work=case.name,
+        count=count,
+        against="Normal",
+        ratio=ours / theirs,
+        unit="x the time",
+        reach="none" if case.most is None else f"<= {case.most:g}x the time",
+        met=case.most is None or ours / theirs <= case.most,
+        ours_ms=1e3 * ours,
+        theirs_ms=1e3 * theirs,
+    )
+
+
+def memory_row(index: int, count: int) -> Row:
+    used = extra_bytes_in_fresh_process(__file__, "--memory-of", str(index), str(count)) / MEGABYTES
+    return Row(
+        work=f"peak extra memory of {CASES[index].name}, gradients included",
+        count=count,
+        against="bound",
+        ratio=used,
+        unit=" MB",
+        reach="< 1000 MB",
+        met=used < 1000,
+    )
+
+
+def measured_memory(index: int, count: int) -> int:
+    one_thread()
+    Batch(CASES[index], 1000).step()  # loads every kernel
+    return extra_bytes(Batch(CASES[index], count).step)
+
+
+def main() -> int:
+    options = parser(__doc__, "runs/bench/families.json").parse_args()
+    if options.memory_of is not None:
+        sys.stdout.write(f"{measured_memory(*map(int, options.memory_of))}\n")
+        return 0
+    wrong = check_options(options)
+    if wrong is not None:
+        sys.stderr.write(f"{wrong}\n")
+        return 2
+    console = one_thread()
+    cases = track(CASES[1:], description="families", console=console, disable=not console.is_terminal)
+    count, repeats = max(1_000_000 // options.shrink, 200), max(25 // options.shrink, 5)
+    rows = [time_row(case, count, repeats) for case in cases]
+    rows.append(weights_row(count, repeats))
+    rows += [memory_row(index, max(10_000_000 // options.shrink, 1000)) for index in range(1, len(CASES))]
+    publish(rows, options)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,130 @@
+"""What the speed scripts share: timing in alternating blocks, peak memory, and the table they write."""
+
+import argparse
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from fcal._checks import check_integer
+from fcal._files import atomic_path, provenance, write_json
+
+BLOCKS = 5
+Step = Callable[[], float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One line of the table; ``reach`` is the bar that ``ratio`` should meet."""
+
+    work: str
+    count: int
+    against: str
+    ratio: float
+    unit: str
+    reach: str
+    met: bool
+    ours_ms: float | None = None
+    theirs_ms: float | None = None
+
+
+def medians(steps: Sequence[Step], repeats: list[int]) -> list[float]:
+    """Median seconds of each step; they take turns in short blocks, so that all meet the same noise, caches warm."""
+    times: list[list[float]] = [[] for _ in steps]
+    for _ in range(BLOCKS):
+        for own, step, count in zip(times, steps, repeats, strict=True):
+            step()  # warms caches and allocator after the other one
+            own.extend(step() for _ in range(max(count // BLOCKS, 1)))
+    return [statistics.median(own) for own in times]
+
+
+def extra_bytes_in_fresh_process(script: str, *arguments: str) -> float:
+    """What a fresh process of ``script``, called with hidden arguments, says of its peak memory."""
+    run = subprocess.run([sys.executable, script, *arguments], capture_output=True, text=True, check=True)
+    return float(run.stdout)
+
+
+def extra_bytes(step: Callable[[], object]) -> int:
+    """Peak of the resident memory of this process during a step, beyond what it held before."""
+    before = status_kib("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew from here
+    step()
+    return (status_kib("VmHWM") - before) * 1024
+
+
+def status_kib(name: str) -> int:
+    return int(Path("/proc/self/status").read_text().partition(f"{name}:")[2].split()[0])
+
+
+def table(rows: list[Row]) -> Table:
+    printed = Table(title="forward + backward, float32, one thread; ratio of medians in one run")
+    for name, side in (
+        ("work", "left"),
+        ("N", "right"),
+        ("against", "left"),
+        ("measured", "right"),
+        ("our bar", "left"),
+    ):
+        printed.add_column(name, justify=side)  # type: ignore[arg-type]
+    for row in rows:
+        style = "green" if row.met else "red"
+        printed.add_row(row.work, f"{row.count:.0e}", row.against, f"[{style}]{shown(row)}[/]", row.reach)
+    return printed
+
+
+def shown(row: Row) -> str:
+    digits = 1 if row.ratio >= 10 else 2
+    return f"{row.ratio:.{digits}f}{row.unit}"
+
+
+def as_markdown(rows: list[Row]) -> str:
+    lines = ["| work | N | against | measured | our bar |", "|---|---|---|---|---|"]
+    for row in rows:
+        met = "" if row.met else ", missed"
+        lines.append(f"| {row.work} | {row.count:.0e} | {row.against} | {shown(row)} | {row.reach}{met} |")
+    return "\n".join(lines) + "\n"
+
+
+def parser(description: str | None, out: str) -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--out", type=Path, default=Path(out), help="where the JSON goes")
+    made.add_argument("--shrink", type=int, default=1, help="divide sizes and repeats by this, to try the script out")
+    made.add_argument("--memory-of", nargs="+", help=argparse.SUPPRESS)
+    return made
+
+
+def check_options(options: argparse.Namespace) -> str | None:
+    """One line on what is wrong, or None; a folder that cannot be written to is refused before the timing."""
+    try:
+        check_integer("--shrink", options.shrink, at_least=1, at_most=10_000)
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        if options.out.is_dir():
+            raise ValueError(f"expected `--out` a file, got the folder {options.out}")
+        with tempfile.TemporaryFile(dir=options.out.parent):
+            pass
+    except (ValueError, OSError) as error:
+        return str(error)
+    return None
+
+
+def publish(rows: list[Row], options: argparse.Namespace) -> None:
+    """Write JSON and Markdown, print the table."""
+    document = {"provenance": provenance(), "threads": 1, "shrink": options.shrink, "rows": [asdict(r) for r in rows]}
+    write_json(options.out, document)
+    with atomic_path(options.out.with_suffix(".md")) as temporary:
+        temporary.write_text(as_markdown(rows), encoding="utf-8")
+    Console().print(table(rows))
+    sys.stdout.write(f"written to {options.out}\n")
+
+
+def one_thread() -> Console:
+    """Set one torch thread; the console that progress goes to."""
+    torch.set_num_threads(1)
+    return Console(stderr=True)
