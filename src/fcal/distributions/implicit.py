@@ -142,8 +142,7 @@ class Implicit(NamedTuple):
     def _log_side(self, lower: bool, *arguments: Tensor) -> Tensor:
         rows, shape, tail = self._rows(*arguments)
         same = tail.lower == lower
-        rest = torch.log(-torch.expm1(tail.log_p))
-        rest = torch.where(tail.log_p < -30, -torch.exp(tail.log_p), rest)
+        rest = log_rest(tail.log_p)
         odds = -torch.exp(tail.log_p - rest)
         slopes = tuple(torch.where(same, slope, slope * odds) for slope in tail.slopes)
         return attach(torch.where(same, tail.log_p, rest), tuple(rows), slopes).reshape(shape)
@@ -153,6 +152,13 @@ class Implicit(NamedTuple):
         rows, shape, tail = self._rows(*arguments)
         z, factor = residual_of_tail(tail.log_p, tail.lower)
         return attach(z, tuple(rows), tuple(slope * factor for slope in tail.slopes)).reshape(shape)
+
+
+def log_rest(log_p: Tensor) -> Tensor:
+    """Log of one minus a probability, from the logarithm of that."""
+    small = log_p < _LOG_HALF
+    near_one = torch.log(-torch.expm1(torch.where(small, -1.0, log_p)))
+    return torch.where(small, torch.log1p(-torch.exp(log_p)), near_one)
 
 
 def residual_of_tail(log_p: Tensor, lower: Tensor) -> tuple[Tensor, Tensor]:
@@ -267,7 +273,7 @@ def _middle(low: Tensor, high: Tensor, otherwise: Tensor) -> Tensor:
 
 def log_odds_of(tail: Tail) -> LogOdds:
     """Log-odds of a tail, and their derivative by its first input."""
-    rest = torch.where(tail.log_p < -30, -torch.exp(tail.log_p), torch.log(-torch.expm1(tail.log_p)))
+    rest = log_rest(tail.log_p)
     sign = torch.where(tail.lower, 1.0, -1.0).to(tail.log_p.dtype)
     return LogOdds(sign * (tail.log_p - rest), sign * tail.slopes[0] / -torch.expm1(tail.log_p))
 
