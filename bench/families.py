@@ -26,15 +26,26 @@ from torch import Tensor
 from torch.distributions import (
     Beta,
     Categorical,
+    Cauchy,
     Distribution,
+    Exponential,
+    FisherSnedecor,
     Gamma,
+    GeneralizedPareto,
+    Gumbel,
+    HalfNormal,
+    InverseGamma,
     Laplace,
+    LogNormal,
     MixtureSameFamily,
     Normal,
     StudentT,
+    Uniform,
+    Weibull,
 )
 
 import fcal
+from fcal.distributions import AsymmetricLaplace, Logistic, TruncatedNormal
 
 LOSS = fcal.FCalLoss()
 COMPONENTS = 5
@@ -63,49 +74,97 @@ class Case(NamedTuple):
     parameters: Callable[[int], list[Tensor]]
     targets: Callable[[int], Tensor]
     most: float | None = None
+    with_memory: bool = False
 
 
 def location_scale(n: int) -> list[Tensor]:
     return [normal(n), uniform(0.5, 1.5, n)]
 
 
+def positive(n: int) -> Tensor:
+    return normal(n).exp()
+
+
+def within_one(n: int) -> Tensor:
+    return normal(n).sigmoid()
+
+
+def shapes(low: float, high: float, count: int, n: int) -> list[Tensor]:
+    return [uniform(low, high, n) for _ in range(count)]
+
+
+def plain(kind: type[Distribution]) -> Callable[..., Distribution]:
+    return partial(kind, validate_args=False)
+
+
+def components(n: int) -> list[Tensor]:
+    return [normal(n, COMPONENTS), uniform(0.5, 1.5, n, COMPONENTS)]
+
+
 CASES = [
-    Case("Normal", partial(Normal, validate_args=False), location_scale, normal),
-    Case("Laplace", partial(Laplace, validate_args=False), location_scale, normal, most=3),
+    Case("Normal", plain(Normal), location_scale, normal),
+    Case("Laplace", plain(Laplace), location_scale, normal, most=3, with_memory=True),
     Case(
         "StudentT, df 2 to 30",
-        partial(StudentT, validate_args=False),
+        plain(StudentT),
         lambda n: [uniform(2, 30, n), *location_scale(n)],
         normal,
         most=60,
+        with_memory=True,
     ),
     Case(
         "Gamma, shape 0.5 to 6",
-        partial(Gamma, validate_args=False),
+        plain(Gamma),
         lambda n: [uniform(0.5, 6, n), uniform(0.5, 1.5, n)],
-        lambda n: normal(n).exp(),
+        positive,
         most=60,
+        with_memory=True,
     ),
+    Case("Beta, shapes 0.5 to 6", plain(Beta), partial(shapes, 0.5, 6, 2), within_one, with_memory=True),
     Case(
-        "Beta, shapes 0.5 to 6",
-        partial(Beta, validate_args=False),
-        lambda n: [uniform(0.5, 6, n), uniform(0.5, 6, n)],
-        lambda n: normal(n).sigmoid(),
-    ),
-    Case(
-        f"mixture of {COMPONENTS} Normal",
+        "MixtureSameFamily, 5 Normal",
         mixture,
-        lambda n: [normal(n, COMPONENTS), normal(n, COMPONENTS), uniform(0.5, 1.5, n, COMPONENTS)],
+        lambda n: [normal(n, COMPONENTS), *components(n)],
         normal,
         most=25,
+        with_memory=True,
     ),
     Case(
-        f"mixture of {COMPONENTS} Normal, weights fixed",
+        "MixtureSameFamily, 5 Normal, weights fixed",
         lambda loc, scale: mixture(torch.zeros(COMPONENTS), loc, scale),
-        lambda n: [normal(n, COMPONENTS), uniform(0.5, 1.5, n, COMPONENTS)],
+        components,
         normal,
         most=25,
+        with_memory=True,
     ),
+    Case("InverseGamma, shape 0.5 to 6", plain(InverseGamma), partial(shapes, 0.5, 6, 2), positive),
+    Case("FisherSnedecor, df 1 to 12", plain(FisherSnedecor), partial(shapes, 1, 12, 2), positive),
+    Case(
+        "GeneralizedPareto, index 0.1 to 0.5",
+        plain(GeneralizedPareto),
+        lambda n: [-uniform(0, 1, n), uniform(0.5, 1.5, n), uniform(0.1, 0.5, n)],
+        positive,
+    ),
+    Case(
+        "AsymmetricLaplace",
+        plain(AsymmetricLaplace),
+        lambda n: [*location_scale(n), uniform(0.5, 2, n)],
+        normal,
+    ),
+    Case(
+        "TruncatedNormal",
+        plain(TruncatedNormal),
+        lambda n: [*location_scale(n), -uniform(0, 1, n), 1 + uniform(0, 1, n)],
+        within_one,
+    ),
+    Case("Logistic", plain(Logistic), location_scale, normal),
+    Case("Cauchy", plain(Cauchy), location_scale, normal),
+    Case("Gumbel", plain(Gumbel), location_scale, normal),
+    Case("LogNormal", plain(LogNormal), location_scale, positive),
+    Case("Weibull", plain(Weibull), partial(shapes, 0.5, 2, 2), positive),
+    Case("Exponential", plain(Exponential), partial(shapes, 0.5, 2, 1), positive),
+    Case("HalfNormal", plain(HalfNormal), partial(shapes, 0.5, 2, 1), positive),
+    Case("Uniform", plain(Uniform), lambda n: [-uniform(0, 1, n), 1 + uniform(0, 1, n)], within_one),
 ]
 
 
@@ -198,7 +257,8 @@ def main() -> int:
     count, repeats = max(1_000_000 // options.shrink, 200), max(25 // options.shrink, 5)
     rows = [time_row(case, count, repeats) for case in cases]
     rows.append(weights_row(count, repeats))
-    rows += [memory_row(index, max(10_000_000 // options.shrink, 1000)) for index in range(1, len(CASES))]
+    watched = [index for index, case in enumerate(CASES) if case.with_memory]
+    rows += [memory_row(index, max(10_000_000 // options.shrink, 1000)) for index in watched]
     publish(rows, options)
     return 0
 

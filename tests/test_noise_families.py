@@ -48,7 +48,7 @@ def test_experiment_writes_every_cell_and_leaves_no_scraps(tmp_path):
     assert all((tmp_path / name).read_text() == text for name, text in experiment.tables(document).items())
     written = {path.name for path in tmp_path.iterdir()}
     assert written == {"results.json", "histograms.png", "tails.png", *experiment.tables(document)}
-    assert "as Gaussian" in result.stdout
+    assert "Student-t" in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -143,6 +143,50 @@ def test_committed_tables_are_those_of_their_numbers():
 def test_committed_numbers_are_those_of_the_committed_settings():
     document = json.loads((COMMITTED / "results.json").read_text())
     assert document["config"] == vars(read_config(FOLDER / "config.toml", experiment.Config))
+
+
+def test_page_claims_hold_in_the_committed_numbers():
+    document = json.loads((COMMITTED / "results.json").read_text())
+
+    def of(stage, column, pairs):
+        return [document["cells"][noise][family][stage][column]["mean"] for noise, family in pairs]
+
+    def within(values, low, high):
+        return low <= round(min(values), 3) and round(max(values), 3) <= high
+
+    everything = list(experiment.pairs())
+    right = [(noise, noise) for noise in experiment.NOISES]
+    skewed = [(noise, "gaussian") for noise in ("laplace", "student_t", "gamma")]
+    assert within(of("before", "scale", everything), 1.065, 1.465)
+    assert within(of("after", "scale", everything), 0.965, 1.025)
+    assert within(of("after", "coverage_0.683", skewed), 0.765, 0.785)
+    assert within(of("after", "coverage_0.95", skewed), 0.935, 0.955)
+    assert within(of("after", "beyond_3", skewed), 0.0145, 0.0175)
+    assert within(of("after", "ks", [*skewed, ("mixture", "gaussian")]), 0.065, 0.135)
+    assert within(of("after", "ks", right), 0.025, 0.045)
+    assert within(of("before", "coverage_0.683", skewed[:1]), 0.6805, 0.6815)
+    assert within(of("likelihood", "scale", everything), 0.995, 1.105)
+    assert within(of("after", "scale_error_by_x", everything), 0.115, 0.345)
+    assert within(of("before", "rmse_to_truth", [("gamma", "gamma")]), 0.235, 0.245)
+    assert within(of("after", "rmse_to_truth", [("gamma", "gamma")]), 0.315, 0.325)
+    assert within(of("before", "bias", [("mixture", "laplace")]), 0.305, 0.315)
+    assert within(of("after", "bias", [("mixture", "laplace")]), 0.275, 0.285)
+    for pair in everything:
+        nll = {stage: of(stage, "nll", [pair])[0] for stage in experiment.STAGES}
+        assert min(nll, key=nll.__getitem__) == "likelihood"
+        assert of("likelihood", "scale_error_by_x", [pair]) < of("after", "scale_error_by_x", [pair])
+    for noise in experiment.NOISES:
+        nll = {family: of("likelihood", "nll", [(noise, family)])[0] for family in experiment.assumable(noise)}
+        assert min(nll, key=nll.__getitem__) == noise
+        after = {family: of("after", "nll", [(noise, family)])[0] for family in experiment.assumable(noise)}
+        assert after["mixture"] - after[noise] < 0.065
+        assert after["gaussian"] - after[noise] < 0.325
+    shown = [(noise, family) for noise in experiment.NOISES for family in experiment.right_and_gaussian(noise)]
+    smaller = [a < b for a, b in zip(of("shape", "ks", shown), of("after", "ks", shown), strict=True)]
+    assert sum(smaller) > len(smaller) / 2
+    close = of("likelihood", "nll", [("student_t", "laplace"), ("student_t", "student_t")])
+    assert abs(close[0] - close[1]) < 0.025
+    assert of("before", "nll", [("gaussian", "student_t")]) < of("before", "nll", [("gaussian", "gaussian")])
 
 
 def test_page_quotes_the_committed_tables_and_shows_the_pictures():

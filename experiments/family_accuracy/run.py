@@ -150,7 +150,16 @@ def run(shrink: int, console: Console) -> dict[str, Any]:
             progress.update(task, description=f"{name}, {precision}")
             cells.append(cell(name, row, precision))
             progress.advance(task)
-    return {"provenance": provenance(), "shrink": shrink, "lines": _finite(summarised(cells)), "cells": _finite(cells)}
+    return {"provenance": provenance(), "shrink": shrink, "lines": _finite(summarised(cells))}
+
+
+def largest(document: dict[str, Any], families: list[str]) -> str:
+    """Largest errors of some families in float64: of z, of any value, of any slope."""
+    lines = [line for line in document["lines"] if line["precision"] == "float64" and line["family"] in families]
+    errors = [(title, entry["error"]) for line in lines for title, entry in line["worst"].items()]
+    values = max(error for title, error in errors if title in VALUES)
+    slopes = max(error for title, error in errors if title not in VALUES)
+    return " / ".join(f"{e:.0e}" for e in (max(error for title, error in errors if title == "z"), values, slopes))
 
 
 def _finite(document: Any) -> Any:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -54,3 +55,27 @@ def test_published_table_belongs_to_its_numbers(experiment):
     document = json.loads((folder / "result.json").read_text())
     assert document["shrink"] == 1
     assert (folder / "table.md").read_text() == experiment.as_markdown(document)
+
+
+@pytest.mark.parametrize(
+    "families",
+    [
+        ["StudentT"],
+        ["Gamma", "Chi2"],
+        ["InverseGamma"],
+        ["Beta"],
+        ["FisherSnedecor"],
+        ["GeneralizedPareto"],
+        ["AsymmetricLaplace"],
+        ["TruncatedNormal"],
+        ["mixture of Normal", "mixture of Gamma", "mixture of StudentT", "mixture of Beta"],
+    ],
+    ids=lambda families: families[0],
+)
+def test_page_of_families_quotes_the_largest_errors(experiment, families):
+    root = SCRIPT.parents[2]
+    document = json.loads((root / "docs/results/family_accuracy/result.json").read_text())
+    name = "MixtureSameFamily" if "mixture" in families[0] else families[0]
+    page = (root / "docs/families.md").read_text().splitlines()
+    (row,) = [line for line in page if re.search(rf"^\|.*[`.]{name}`", line.partition(" | ")[0])]
+    assert f"| {experiment.largest(document, families)} |" in row

@@ -47,7 +47,8 @@ class FCalLoss(nn.Module):
             removing it, the loss is minimal for predictions that are wrong by that factor.
         draws: Number of draws of the sampled estimator.
         generator: Source of randomness of the sampled estimator; torch's default where None.
-        detach_mean: Let no gradient of this loss reach the predicted location, only the spread.
+        detach_mean: Let no gradient of this loss reach the predicted location, only the spread (of a mixture: the
+            locations of all components; its weights still move the mean). A family without a location is refused.
         sync: Under ``torch.distributed``, take the batch of all ranks together. Every rank must then call the loss,
             also with an empty batch. False: each rank its own batch, for instance to validate on one rank.
 
