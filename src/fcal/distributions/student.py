@@ -35,7 +35,7 @@ from fcal.distributions.tails import normal_quantile, unit
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _DROP = 32.0  # the integrand falls by e^-32 over the interval of quadrature
 _FEW_NODES_FROM = 5.0  # degrees of freedom; below, G bends within the interval and takes more nodes
-_FLOAT32_DF = (1.5, 100.0)
+_FLOAT32_DF = (1.0, 100.0)
 _FEW, _SOME, _MANY = legendre(20), legendre(16), legendre(40)
 _STEPS_UP = 8
 _SERIES_FROM = 500.0  # degrees of freedom; it would do from 16 on, but a batch rarely has any beyond 500

@@ -17,6 +17,7 @@ from fcal.distributions.observation import Observation, widened
 from fcal.residuals import residuals_of
 from fcal.scores import element_nll
 
+_LARGEST_PRODUCT = 1e38  # float32 ends soon after
 _PIECE = 1 << 16  # numbers in one parameter: the two dozen buffers of a tail formula then stay in cache
 
 
@@ -181,14 +182,21 @@ def _store(storage: list[Tensor | None], piece: slice, parts: list[Tensor | None
 
 
 def _multiply(piece: slice, by_z: Tensor, gradients: list[Tensor | None]) -> None:
+    """Turn slopes into gradients, in place."""
     for gradient in gradients:
-        if gradient is not None:
-            part = gradient[piece]
-            factor = by_z.reshape(by_z.shape + (1,) * (part.dim() - 1))
-            product = part * factor.to(part.dtype)
-            if not math.isfinite(product.sum().item()):
-                product = _narrowed(part.to(torch.float64) * factor, part.dtype)
-            part.copy_(product)
+        if gradient is None:
+            continue
+        part = gradient[piece]
+        factor = by_z.reshape(by_z.shape + (1,) * (part.dim() - 1))
+        if _largest(part) * _largest(by_z) < _LARGEST_PRODUCT:
+            part.mul_(factor.to(part.dtype))
+        else:
+            part.copy_(_narrowed(part.to(torch.float64) * factor, part.dtype))
+
+
+def _largest(values: Tensor) -> float:
+    low, high = torch.aminmax(values)
+    return max(abs(low.item()), abs(high.item()))
 
 
 def _narrowed(values: Tensor, dtype: torch.dtype) -> Tensor:
