@@ -99,6 +99,12 @@ def check_values(name: str, requirement: str, value: Tensor, good: Tensor) -> No
     raise ValueError(f"expected `{name}` {requirement}, got {first:g} ({int(bad.sum())} of {bad.numel()} values)")
 
 
+def check_once(what: str) -> None:
+    """Refuse, in a backward pass, a gradient of the gradient: without its graph it would be silently wrong."""
+    if torch.is_grad_enabled() and not is_tracing():
+        raise RuntimeError(f"expected `create_graph` False: {what} is differentiable once, got True")
+
+
 def check_count(count: float, *, at_least: int) -> None:
     """The number of targets that count, after masks, weights and ranks."""
     if not count >= at_least:

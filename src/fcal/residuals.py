@@ -9,6 +9,7 @@ from torch.distributions import Distribution
 from fcal._checks import check_pair, check_values, is_tracing
 from fcal.distributions import normal_quantile_of_log, quantile
 from fcal.distributions.family import Formula
+from fcal.distributions.implicit import attach
 from fcal.distributions.law import Law, law_of
 from fcal.distributions.observation import Observation, observe
 
@@ -79,7 +80,8 @@ def unstandardize(pred: Distribution, z: Tensor) -> Tensor:
     upper = 0.5 * torch.erfc(wide * math.sqrt(0.5))
     value = quantile(pred, lower, upper)
     if z.requires_grad:
-        value = value + (z.to(torch.float64) - wide) * _slope_of_value(pred, value.detach())
+        slope = _slope_of_value(pred, value.detach())
+        value = value + attach(torch.zeros_like(wide), (z.to(torch.float64),), (slope,))
     return value.to(torch.promote_types(z.dtype, torch.float32))
 
 

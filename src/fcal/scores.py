@@ -9,6 +9,7 @@ from torch.distributions import Distribution
 from fcal._checks import check_count, is_tracing
 from fcal._registry import Registry
 from fcal.distributions.crps import crps_by_quadrature
+from fcal.distributions.law import Law
 from fcal.distributions.observation import Observation, observe
 
 __all__ = ["crps", "nll"]
@@ -90,11 +91,15 @@ def crps(
 def element_crps(observation: Observation) -> Tensor:
     """CRPS of every scalar in float64; hidden ones are arbitrary."""
     law, family = observation.law, observation.law.family
-    if family.crps is None or law.transforms:
-        return crps_by_quadrature(law, observation.target)
-    if family.crps_where is not None and not bool(family.crps_where(*law.parameters).all()):
-        return crps_by_quadrature(law, observation.target)
+    if family.crps is None or law.transforms or not _has_closed_form(law):
+        largest = torch.finfo(observation.dtype).max
+        return crps_by_quadrature(law, observation.target).clamp(max=largest)  # infinite for the heaviest tails
     return family.crps(observation.target, *law.parameters)
+
+
+def _has_closed_form(law: Law) -> bool:
+    where = law.family.crps_where
+    return where is None or bool(where(*law.parameters).all())
 
 
 def element_nll(observation: Observation) -> Tensor:

@@ -10,6 +10,7 @@ import math
 
 import torch
 from torch import Tensor, distributions
+from torch.distributions import constraints
 
 from fcal.distributions.family import Family, register
 from fcal.distributions.implicit import (
@@ -30,6 +31,7 @@ _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _DROP = 32.0  # the integrand falls by e^-32 over the interval of quadrature
 _SERIES_BELOW = 5.0  # the shape that governs the tail
 _TERMS = 90
+_MOST = 1e9  # a shape; sums of numbers far beyond it have lost the differences that matter
 _RULE = legendre(26)
 
 
@@ -117,7 +119,12 @@ def _fisher_logit(value: Tensor, df1: Tensor, df2: Tensor) -> Tensor:
     return value.log() + df1.log() - df2.log()
 
 
-_FISHER = Implicit(_tail, lambda value, df1, df2: (_fisher_logit(value, df1, df2), df1 / 2, df2 / 2))
+def _fisher_inputs(value: Tensor, df1: Tensor, df2: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    df1, df2 = df1.clamp(max=_MOST), df2.clamp(max=_MOST)  # the limit is reached long before
+    return _fisher_logit(value, df1, df2), df1 / 2, df2 / 2
+
+
+_FISHER = Implicit(_tail, _fisher_inputs)
 
 
 def _log_density_of_logit(logit: Tensor, a: Tensor, b: Tensor) -> Tensor:
@@ -152,6 +159,7 @@ def _logit_quantile(lower: Tensor, upper: Tensor, a: Tensor, b: Tensor) -> Tenso
 
 
 def _fisher_quantile(lower: Tensor, upper: Tensor, df1: Tensor, df2: Tensor) -> Tensor:
+    df1, df2 = df1.clamp(max=_MOST), df2.clamp(max=_MOST)
     return torch.exp(_logit_quantile(lower, upper, df1 / 2, df2 / 2) + df2.log() - df1.log())
 
 
@@ -170,6 +178,7 @@ def _crps(value: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 BETA = Family(
     parameters=("concentration1", "concentration0"),
+    constraints=dict.fromkeys(("concentration1", "concentration0"), constraints.interval(1e-300, _MOST)),
     log_cdf=_BETA.log_cdf,
     log_survival=_BETA.log_survival,
     residual=_BETA.residual,

@@ -3,10 +3,12 @@ r"""Continuous ranked probability score of any law with tails and quantiles, by 
 .. math:: CRPS(y) = \int_{-\infty}^y F(x)^2 \, dx + \int_y^\infty (1 - F(x))^2 \, dx
 
 Panels end at y and at quantiles half a normal deviation apart (of every component, for a mixture), so all scales of the
-law are resolved. The batch is worked off in pieces, of which only the slopes are kept.
+law are resolved, and powers of the distance from an end are taken in its logarithm. The batch is worked off in pieces,
+of which only the slopes are kept.
 """
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,8 +17,11 @@ from fcal.distributions.functions import log_tails_of
 from fcal.distributions.implicit import attach, legendre
 from fcal.distributions.law import Law, in_rows
 
-_FARTHEST = 9.0  # normal scores beyond it add nothing to a law with a finite score
-_PANELS = 36
+# Normal scores at which panels end. Beyond 9 only laws without a mean have something left to add.
+_TAIL = [6.75, 7.5, 8.5, 10.0, 12.0, 14.5, 17.0, 20.0]
+_SCORES = [*(-v for v in reversed(_TAIL)), *(0.5 * k for k in range(-12, 13)), *_TAIL]
+_FAR = 1e100  # a law with quantiles beyond it has no score
+_WIDE = 1.5
 _RULE = legendre(8)
 _PIECE = 1 << 16
 
@@ -36,7 +41,9 @@ def crps_by_quadrature(law: Law, target: Tensor) -> Tensor:
     leaves = [in_rows(target, target.shape, 0), *law.leaves(target.shape)]
     value = torch.empty(leaves[0].shape, dtype=torch.float64, device=target.device)
     slopes = [torch.zeros_like(leaf) for leaf in leaves]
-    step = max(_PIECE // (_PANELS * max(leaf[:1].numel() for leaf in leaves)), 1) if len(value) else 1
+    if not len(value):
+        return torch.zeros_like(target)
+    step = max(_PIECE // (len(_SCORES) * max(leaf[:1].numel() for leaf in leaves)), 1)
     for piece in (slice(start, start + step) for start in range(0, len(value), step)):
         taken = [leaf.detach()[piece].requires_grad_(leaf.requires_grad) for leaf in leaves]
         value[piece] = _scores(law, taken, [slope[piece] for slope in slopes])
@@ -45,28 +52,32 @@ def crps_by_quadrature(law: Law, target: Tensor) -> Tensor:
 
 def _with_slopes(value: Tensor, leaves: list[Tensor], slopes: list[Tensor]) -> Tensor:
     """The scores as a function of the leaves, some of which have a row of numbers for every element."""
-    columns = [column for leaf in leaves for column in leaf.reshape(len(value), -1).unbind(1)]
-    by_column = [column for slope in slopes for column in slope.reshape(len(value), -1).unbind(1)]
+    columns = [column for leaf in leaves for column in _columns(leaf)]
+    by_column = [column for slope in slopes for column in _columns(slope)]
     return attach(value, tuple(columns), tuple(by_column))
+
+
+def _columns(rows: Tensor) -> tuple[Tensor, ...]:
+    return rows.unbind(1) if rows.dim() > 1 else (rows,)
 
 
 def _scores(law: Law, leaves: list[Tensor], slopes: list[Tensor]) -> Tensor:
     """Scores of a piece; their slopes are added to ``slopes``."""
     target, *parameters = leaves
     with torch.no_grad():
-        inner, edges = _edges(law.with_leaves(parameters), target)
+        inner, grid = _panels(law.with_leaves(parameters), target)
     total = (target.detach() - inner).abs()
     for node, weight in _RULE:
-        part = _node(law, parameters, inner, edges, node).mul(weight)
+        part = _node(law, parameters, inner, grid, node).mul(weight)
         total = total + part.detach()
         _add_slopes(part, parameters, slopes[1:])
     slopes[0] += _slope_of_target(law.with_leaves(parameters), target.detach(), inner)
     return total
 
 
-def _edges(law: Law, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Targets moved into the law's reach, and the ends of the panels. Shapes ``(n,)`` and ``(n, panels + 1)``."""
-    scores = torch.linspace(-_FARTHEST, _FARTHEST, _PANELS + 1, dtype=torch.float64, device=target.device)
+def _panels(law: Law, target: Tensor) -> tuple[Tensor, "_Grid"]:
+    """Targets moved into the law's reach, and the panels. Shape ``(n,)`` of the former."""
+    scores = torch.tensor(_SCORES, dtype=torch.float64, device=target.device)
     below, above = (0.5 * torch.erfc(sign * scores * math.sqrt(0.5)) for sign in (-1, 1))
     columns = law.map(lambda p, _: p.unsqueeze(-1), lambda p: p.unsqueeze(-1))
     family, parameters = law.family, columns.parameters
@@ -74,22 +85,70 @@ def _edges(law: Law, target: Tensor) -> tuple[Tensor, Tensor]:
         family, parameters = family.component, parameters[1:]
     if family.quantile is None:
         raise TypeError(f"expected `pred` of a scalar family with a quantile, got {law.name}")
-    ends = columns.push_forward(family.quantile(below, above, *parameters).flatten(1))
+    ends = columns.push_forward(family.quantile(below, above, *parameters).flatten(1)).clamp(-_FAR, _FAR)
     inner = torch.minimum(torch.maximum(target, ends.amin(-1)), ends.amax(-1))
-    return inner, torch.cat([ends, inner.unsqueeze(-1)], -1).sort(-1).values
+    middle = len(_SCORES) // 2
+    core = ends[:, middle - 2 : middle + 3].sort(-1).values  # of the first component, one deviation to both sides
+    return inner, _grid(torch.cat([ends, inner.unsqueeze(-1)], -1).sort(-1).values, core)
 
 
-def _node(law: Law, parameters: list[Tensor], target: Tensor, edges: Tensor, node: float) -> Tensor:
+def _node(law: Law, parameters: list[Tensor], target: Tensor, grid: "_Grid", node: float) -> Tensor:
     """One node of every panel, summed over the panels."""
-    width = edges.diff(dim=-1)
-    x = torch.addcmul(edges[:, :-1], width, torch.full_like(width, node))
+    x, width = grid.points(node)
     with torch.enable_grad():
         own = law.with_leaves([_repeated(leaf, x.shape) for leaf in parameters])
-        possible = (x > edges[:, :1]) & (x < edges[:, -1:]) & _possible(own, x.reshape(-1)).reshape(x.shape)
-        safe = torch.where(possible, x, edges[:, edges.shape[1] // 2].unsqueeze(-1))
+        possible = grid.is_inside(x) & _possible(own, x.reshape(-1)).reshape(x.shape)
+        safe = torch.where(possible, x, grid.centre)
         log_below, log_above = log_tails_of(own, safe.reshape(-1))
         nearer = torch.where(x < target.unsqueeze(-1), log_below.reshape(x.shape), log_above.reshape(x.shape))
         return (width * torch.where(possible, torch.exp(2 * nearer), 0.0)).sum(-1)
+
+
+class _Grid(NamedTuple):
+    """Panels of n laws, between neighbouring edges.
+
+    A panel whose ends differ much in their distance from an anchor (an end of the law, or its centre) has its nodes
+    spread evenly in the logarithm of that distance: there a law may be a power of it.
+
+    Attributes:
+        edges: Shape ``(n, panels + 1)``.
+        centre: Shape ``(n, 1)``.
+        anchor: Of every panel. Shape ``(n, panels)``.
+        by_logarithm: Whether a panel has one. Shape ``(n, panels)``.
+    """
+
+    edges: Tensor
+    centre: Tensor
+    anchor: Tensor
+    by_logarithm: Tensor
+
+    def points(self, node: float) -> tuple[Tensor, Tensor]:
+        """Where the node lies in every panel, and what it counts."""
+        low, high = self.edges[:, :-1], self.edges[:, 1:]
+        width = high - low
+        sign = torch.where(self.anchor <= low, 1.0, -1.0)
+        near, far = sign * (low - self.anchor), sign * (high - self.anchor)
+        near, far = (torch.where(self.by_logarithm, d, 1.0).log() for d in (near, far))
+        distance = torch.exp(torch.lerp(near, far, node))
+        x = torch.where(self.by_logarithm, self.anchor + sign * distance, torch.lerp(low, high, node))
+        return x, torch.where(self.by_logarithm, sign * distance * (far - near), width)
+
+    def is_inside(self, x: Tensor) -> Tensor:
+        """Where x has not rounded to the first or the last edge."""
+        return (x > self.edges[:, :1]) & (x < self.edges[:, -1:])
+
+
+def _grid(edges: Tensor, core: Tensor) -> _Grid:
+    low, high, centre = edges[:, :-1], edges[:, 1:], core[:, 2:3]
+    best, anchor = torch.ones_like(low), low
+    everywhere = torch.ones_like(low, dtype=torch.bool)
+    outside = (high <= core[:, :1]) | (low >= core[:, -1:])  # the centre is an anchor for tails only
+    for candidate, allowed in ((edges[:, :1], everywhere), (edges[:, -1:], everywhere), (centre, outside)):
+        ratio = (high - candidate) / (low - candidate)
+        ratio = torch.where(allowed & (ratio > 0) & ratio.isfinite(), torch.maximum(ratio, 1 / ratio), 1.0)
+        better = ratio > best
+        best, anchor = torch.where(better, ratio, best), torch.where(better, candidate, anchor)
+    return _Grid(edges, centre, anchor, best > _WIDE)
 
 
 @torch.no_grad()

@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from fcal._checks import is_tracing
+from fcal._checks import check_once, is_tracing
 from fcal.distributions.tails import normal_quantile_of_log
 
 _NO_GAP = 1e-12  # a function that rounds comes no closer
@@ -39,13 +38,16 @@ TailOf = Callable[..., Tail]
 
 class _Attach(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, value: Tensor, count: int, *tensors: Tensor) -> Tensor:
-        ctx.save_for_backward(*tensors[count:])
-        return value.clone() if is_tracing() else value
+    def forward(value: Tensor, count: int, *tensors: Tensor) -> Tensor:
+        return value.clone()
 
     @staticmethod
-    @once_differentiable
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[2 + inputs[1] :])
+
+    @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        check_once("a law without a closed-form CDF")
         slopes = ctx.saved_tensors
         wanted = ctx.needs_input_grad[2 : 2 + len(slopes)]
         found = [grads[0] * slope if want else None for slope, want in zip(slopes, wanted, strict=True)]

@@ -1,12 +1,14 @@
 """Mixtures: ``MixtureSameFamily`` of any scalar family, by the tails of its components."""
 
 import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.distributions import Categorical, Distribution, MixtureSameFamily
 
+from fcal._checks import is_tracing
 from fcal.distributions.family import Family, Formula, family_of
 from fcal.distributions.implicit import LogOdds, log_odds, polished, root
 from fcal.distributions.location_scale import NORMAL
@@ -73,7 +75,8 @@ class Mixture(NamedTuple):
     def as_family(self) -> Family:
         """What the library knows of the mixture."""
         names = tuple(_COMPONENT + name for name in self.family.parameters)
-        known: dict[str, Any] = self.kind.arg_constraints if isinstance(self.kind.arg_constraints, dict) else {}
+        declared: Any = self.kind.arg_constraints if self.family.constraints is None else self.family.constraints
+        known: Mapping[str, Any] = declared if isinstance(declared, Mapping) else {}
         ordered, location = self.family.ordered, self.family.location
         return Family(
             parameters=(_WEIGHTS, *names),
@@ -84,7 +87,10 @@ class Mixture(NamedTuple):
             quantile=None if self.family.quantile is None else self.quantile,
             log_prob=self.log_prob,
             support=None if self.family.support is None else self.support,
-            unbounded=tuple(_COMPONENT + n for n in self.family.unbounded),
+            unbounded=(
+                _WEIGHTS,
+                *(_COMPONENT + n for n in self.family.unbounded),
+            ),  # a weight of 0 has an infinite logit
             ordered=None if ordered is None else (_COMPONENT + ordered[0], _COMPONENT + ordered[1]),
             location=None if location is None else _COMPONENT + location,
             constraints={_COMPONENT + n: known[n] for n in self.family.parameters if n in known},
@@ -164,6 +170,7 @@ def _slopes_of_normals(
     side.add_(side.square().sub_(1), alpha=-1)  # 0 counts as 1
     tails = torch.mul(t, side).mul_(math.sqrt(0.5)).erfc_().mul_(weight)  # twice each component's part of the tail
     tail = tails.sum(0).mul_(0.5)
+    _take_other_side(tail > 0.5, t, weight, side, tails, tail)
     if not (tail.min().item() > _LEAST_TAIL and s.min().item() > 0):
         return None
     size = torch.special.ndtri(tail.double())
@@ -174,6 +181,19 @@ def _slopes_of_normals(
     by_logits = tails.mul_(0.5).addcmul_(weight, tail, value=-1).mul_(odds)
     by_scale = t.mul_(by_loc)
     return size.mul_(side).neg_(), (by_value, by_logits.mT, by_loc.mT, by_scale.mT)
+
+
+def _take_other_side(wrong: Tensor, t: Tensor, weight: Tensor, side: Tensor, tails: Tensor, tail: Tensor) -> None:
+    """Form the other tail, in place, where the one that was formed is the larger: 1 minus it would have few digits."""
+    where = wrong.nonzero().squeeze(1)
+    if len(where):
+        other = -side.index_select(0, where)
+        parts = (
+            torch.mul(t.index_select(1, where), other).mul_(math.sqrt(0.5)).erfc_().mul_(weight.index_select(1, where))
+        )
+        tails.index_copy_(1, where, parts)
+        tail.index_copy_(0, where, parts.sum(0).mul_(0.5))
+        side.index_copy_(0, where, other)
 
 
 def _components_first(parameter: Tensor) -> Tensor:
@@ -194,6 +214,10 @@ def mixture_family(pred: MixtureSameFamily) -> Family:
     if known is None or known[1].event_dim or known[1].log_cdf is None or known[1].log_survival is None:
         name = type(component).__name__
         raise TypeError(f"expected `pred.component_distribution` of a scalar, registered family, got {name}")
+    if not pred._num_component:
+        raise ValueError("expected `pred` with at least one component, got 0")
+    if is_tracing():  # what is made while tracing must not outlive it
+        return _MIXTURES.get(known) or Mixture(*known).as_family()
     if known not in _MIXTURES:
         _MIXTURES[known] = Mixture(*known).as_family()
     return _MIXTURES[known]

@@ -279,6 +279,8 @@ def _requirement(constraint: Any) -> str:
     base = getattr(constraint, "base_constraint", constraint)
     if base is constraints.positive:
         return "> 0"
+    if isinstance(base, type(constraints.unit_interval)):
+        return f"within [{base.lower_bound:g}, {base.upper_bound:g}]"
     if constraint is constraints.lower_cholesky:
         return "lower-triangular with a positive diagonal"
     return str(constraint)

@@ -223,7 +223,7 @@ STUDENT_T = Family(
     quantile=_quantile,
     log_prob=_log_prob,
     crps=_crps,
-    crps_where=lambda df, *_: (df > 1.1) & (df < 1e6),
+    crps_where=lambda df, *_: (df > 1.1) & (df < 3e3),
     location="loc",
     slopes=_slopes,
 )

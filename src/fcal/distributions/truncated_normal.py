@@ -13,7 +13,8 @@ from fcal.distributions.implicit import LogOdds, attach, flattened, legendre, po
 from fcal.distributions.tails import normal_quantile_of_log, unit
 
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
-_RULE = legendre(12)
+_RULE, _MANY = legendre(12), legendre(24)
+_DROP = 36.0  # the density falls by e^-36 over the reach of the quadrature of moments
 _NARROW = 2.0  # an interval over which the density's exponent changes by less is integrated by quadrature
 
 
@@ -214,17 +215,33 @@ class TruncatedNormal(Distribution):
         """Log-density."""
         if self._validate_args:
             self._validate_sample(value)
-        return self._narrowed(_log_prob(value.double(), *self._wide()))
+        outside = (value < self.low) | (value > self.high)
+        return self._narrowed(_log_prob(value.double(), *self._wide()).masked_fill(outside, -math.inf))
 
     def cdf(self, value: Tensor) -> Tensor:
         """Probability below ``value``."""
         if self._validate_args:
             self._validate_sample(value)
-        return self._narrowed(torch.exp(_log_cdf(value.double(), *self._wide())))
+        wide = self._wide()
+        inside, safe = self._inside(value.double())
+        above = (value >= self.high).to(safe.dtype)
+        return self._narrowed(torch.where(inside, torch.exp(_log_cdf(safe, *wide)), above))
 
     def icdf(self, value: Tensor) -> Tensor:
-        """Quantile of a probability."""
-        return self._narrowed(_quantile(value.double(), 1 - value.double(), *self._wide()))
+        """Quantile of a probability; NaN for what is none."""
+        p = value.double()
+        inside = (p > 0) & (p < 1)
+        found = _quantile(torch.where(inside, p, 0.5), torch.where(inside, 1 - p, 0.5), *self._wide())
+        ends = torch.where(p == 0, self.low, torch.where(p == 1, self.high, math.nan))
+        return self._narrowed(torch.where(inside, found, ends.double()))
+
+    def _inside(self, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Where a value lies between the bounds, and one that does everywhere."""
+        _, _, low, high = self._wide()
+        inside = (value > low) & (value < high)
+        finite_low = torch.where(low.isfinite(), low, high - 1)
+        finite_low = torch.where(finite_low.isfinite(), finite_low, 0.0)
+        return inside, torch.where(inside, value, torch.minimum(finite_low + 1, (finite_low + high) / 2))
 
     def _parameters(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         return self.loc, self.scale, self.low, self.high
@@ -236,37 +253,20 @@ class TruncatedNormal(Distribution):
         return value.to(self.loc.dtype)
 
     def _moments(self) -> tuple[Tensor, Tensor]:
-        """Mean and variance, by the densities at the bounds; these nearly cancel where the bounds are close."""
+        """Mean and variance, by quadrature to both sides of the mode, from where nothing cancels."""
         loc, scale, low, high = self._wide()
-        start, end, width = _edge(low, loc, scale), _edge(high, loc, scale), _gap(low, high, scale)
-        mass = _log_mass(start, end, width)
-        (start, at_start), (end, at_end) = (_with_density(x, mass) for x in (start, end))
-        shift = at_start - at_end
-        ratio = (1 + start * at_start - end * at_end - shift.square()).clamp(min=0)
-        narrow = _is_narrow(start, end, width)
-        beside, spread = _narrow_moments(torch.where(narrow, start, 0.0), torch.where(narrow, width, 1.0))
-        middle = torch.where(narrow, low / 2 + high / 2, 0.0)
-        mean = torch.where(narrow, middle + scale * beside, loc + scale * shift)
-        return mean, scale.square() * torch.where(narrow, spread, ratio)
-
-
-def _with_density(x: Tensor, log_mass: Tensor) -> tuple[Tensor, Tensor]:
-    """A bound and the density there over the mass between both; zeros for an infinite one."""
-    finite = x.isfinite()
-    x = torch.where(finite, x, 0.0)
-    return x, torch.where(finite, torch.exp(_log_density(x) - log_mass), 0.0)
-
-
-def _narrow_moments(a: Tensor, width: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean, from the middle, and variance of the law between a and a + width."""
-    middle = a + width / 2
-    total, first, second = (torch.zeros_like(a) for _ in range(3))
-    for node, weight in _RULE:
-        u = width * (node - 0.5)
-        density = weight * torch.exp(-u * (middle + u / 2))
-        total, first, second = total + density, first + density * u, second + density * u.square()
-    mean = first / total
-    return mean, second / total - mean.square()
+        mode = torch.minimum(torch.maximum(loc, low), high)
+        slope = ((mode - loc) / scale).abs()  # of the exponent, in the direction in which the law extends
+        reach = 2 * _DROP / (slope + (slope.square() + 2 * _DROP).sqrt())
+        total, first, second = (torch.zeros_like(mode) for _ in range(3))
+        for sign, bound in ((1.0, high), (-1.0, low)):
+            length = torch.minimum(reach, (sign * (bound - mode) / scale))
+            for node, weight in _MANY:
+                u = length * node
+                density = weight * length * torch.exp(-u * (slope + u / 2))
+                total, first, second = total + density, first + sign * density * u, second + density * u.square()
+        beside = first / total
+        return mode + scale * beside, scale.square() * (second / total - beside.square())
 
 
 TRUNCATED_NORMAL = Family(

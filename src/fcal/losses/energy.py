@@ -4,10 +4,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.distributions import Distribution
 
-from fcal._checks import check_count, check_flag, check_integer, check_values
+from fcal._checks import check_count, check_flag, check_integer, check_once, check_values
 from fcal._ranks import sum_over_ranks
 from fcal.distributions.observation import Observation
 from fcal.losses.batch import Batch
@@ -53,7 +52,7 @@ class EnergyLoss(nn.Module):
 
     def __init__(self, *, draws: int = 8, generator: torch.Generator | None = None, sync: bool = True) -> None:
         super().__init__()
-        self.draws = check_integer("draws", draws, at_least=2)
+        self.draws = check_integer("draws", draws, at_least=2, at_most=1000)  # all pairs of them
         self.generator = check_generator(generator)
         self.sync = check_flag("sync", sync)
 
@@ -136,8 +135,8 @@ class _Scores(torch.autograd.Function):
         return scores
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
+        check_once("the energy score")
         by_draws, by_target = ctx.saved_tensors
         grad = grads[0].unsqueeze(-1)
         return grad * by_draws, grad * by_target, None

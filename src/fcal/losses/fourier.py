@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from fcal._checks import check_once
 
 _PIECE = 1 << 13  # points: their tables stay in cache
 
@@ -63,8 +64,8 @@ class _Sums(torch.autograd.Function):
         return _sums(values, weight, step, count)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        check_once("a Fourier sum")
         values, weight = ctx.saved_tensors
         return weight * _series(values, _differentiated(grads[0].conj(), ctx.step), ctx.step), None, None, None
 
@@ -77,8 +78,8 @@ class _Series(torch.autograd.Function):
         return _series(values, coefficients, step)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
+        check_once("a Fourier series")
         values, coefficients = ctx.saved_tensors
         by_values = grads[0] * _series(values, _differentiated(coefficients, ctx.step), ctx.step)
         return by_values, _sums(values, grads[0], ctx.step, len(coefficients)).conj(), None

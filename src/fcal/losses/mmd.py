@@ -76,7 +76,7 @@ class MMDLoss(nn.Module):
         super().__init__()
         self.bandwidths = _checked_bandwidths(bandwidths)
         self.scale = None if scale is None else check_number("scale", scale, low=1e-100, high=1e100)
-        self.draws = check_integer("draws", draws, at_least=1)
+        self.draws = check_integer("draws", draws, at_least=1, at_most=10_000)
         self.generator = check_generator(generator)
         self.sync = check_flag("sync", sync)
 
@@ -178,14 +178,17 @@ def _difference(samples: _Samples, index: int, wave: _Waves) -> Tensor:
 
 @torch.no_grad()
 def _summaries(samples: _Samples) -> Tensor:
-    """Weight, mean, squared spread, minimum and maximum by coordinate. Shape ``(coordinates, 5)``."""
+    """Weight, mean, standard deviation, minimum and maximum by coordinate. Shape ``(coordinates, 5)``."""
     values, weight = samples.values, samples.weight
     total = weight.sum()
     if not len(weight):
         return values.new_tensor([0.0, 0.0, 0.0, math.inf, -math.inf]).expand(values.shape[1], _SUMMARY)
     target = values[..., 0]
-    mean = weight @ target / total
-    spread = weight @ (target - mean).square()
+    share = weight / total
+    mean = share @ target
+    gap = (target - mean).abs()
+    unit = gap.amax(0).clamp(min=torch.finfo(gap.dtype).tiny)  # squares of huge and tiny gaps are not floats
+    spread = unit * (share @ (gap / unit).square()).sqrt()
     columns = [total.expand(mean.shape), mean, spread, values.amin((0, 2)), values.amax((0, 2))]
     return torch.stack(columns, dim=-1)
 
@@ -196,9 +199,12 @@ def _merged(rows: Tensor) -> Tensor:
     total = weight.sum(0)
     if not bool((total > 0).all()):
         check_count(0, at_least=1)
-    centre = (weight * mean).sum(0) / total
-    variance = (spread + weight * (mean - centre).square()).sum(0) / total
-    return torch.stack([total, variance.sqrt(), low.amin(0), high.amax(0)], dim=-1)
+    share = weight / total
+    centre = (share * mean).sum(0)
+    deviation = torch.hypot(spread, mean - centre)  # of a rank's targets from the centre of all
+    unit = deviation.amax(0).clamp(min=torch.finfo(deviation.dtype).tiny)
+    whole = unit * (share * (deviation / unit).square()).sum(0).sqrt()
+    return torch.stack([total, whole, low.amin(0), high.amax(0)], dim=-1)
 
 
 def _checked_bandwidths(bandwidths: Any) -> tuple[float, ...]:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fcal._checks import check_pair, is_tracing
+from fcal._checks import check_once, check_pair, is_tracing
 from fcal._ranks import all_reduced, sum_over_ranks, world_size
 from fcal.constraints import (
     SIZE,
@@ -143,8 +143,7 @@ class _KnownPieces(torch.autograd.Function):
 
 def _scaled(ctx: Any, grad: Tensor) -> list[float]:
     """The derivatives by the sums times the gradient that arrives, that of all ranks together."""
-    if torch.is_grad_enabled():  # a gradient without a graph would silently drop out of a gradient penalty
-        raise RuntimeError("expected `create_graph` False: the f-Cal loss is differentiable once, got True")
+    check_once("the f-Cal loss")
     factor = (all_reduced(grad.to(torch.float64)) if ctx.sync else grad).item()
     return [factor * slope for slope in ctx.slopes]
 

@@ -5,10 +5,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.distributions import Distribution
 
-from fcal._checks import check_count, check_flag, check_integer, check_number
+from fcal._checks import check_count, check_flag, check_integer, check_number, check_once
 from fcal._ranks import gathered, sum_over_ranks
 from fcal._registry import Registry
 from fcal.losses.batch import Batch
@@ -114,8 +113,8 @@ class _SmoothCounts(torch.autograd.Function):
         return counts
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        check_once("the PCE loss")
         values, weight, levels = ctx.saved_tensors
         slopes = []
         for piece in values.split(max(1, _ROOM // len(levels))):

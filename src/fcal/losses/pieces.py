@@ -201,7 +201,5 @@ def _largest(values: Tensor) -> float:
 
 def _narrowed(values: Tensor, dtype: torch.dtype) -> Tensor:
     """Cast down; what exceeds the dtype becomes its largest number."""
-    if values.dtype == dtype:
-        return values
     largest = torch.finfo(dtype).max
     return values.clamp(-largest, largest).to(dtype)

@@ -1,5 +1,6 @@
 """From a batch's sums to the loss: a handful of numbers, differentiated without autograd's cost per operation."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -49,4 +50,7 @@ def _by_autograd(objective: Objective, sums: list[float]) -> tuple[float, list[f
         if not value.requires_grad:
             raise ValueError("expected `divergence` to depend on mean and variance by autograd, got a constant")
         (slopes,) = torch.autograd.grad(value, vector)
+    if math.isnan(value.item()) or not bool(torch.isfinite(slopes).all()):
+        shown = f"{value.item():g} with slopes {[f'{slope:g}' for slope in slopes.tolist()]}"
+        raise ValueError(f"expected `divergence` to give a number with finite slopes, got {shown}")
     return value.item(), slopes.tolist()
