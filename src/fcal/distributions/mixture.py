@@ -17,6 +17,8 @@ from fcal.distributions.tails import normal_quantile_of_log
 _WEIGHTS = "mixture_distribution.logits"
 _COMPONENT = "component_distribution."
 _LEAST_TAIL = 1e-30  # float32 ends soon after
+_LARGE_TAIL = 0.75  # 1 minus a larger one has lost digits of float32
+_BULK = 1.5  # deviations; a component farther away is all on one side
 
 
 class Mixture(NamedTuple):
@@ -166,11 +168,12 @@ def _slopes_of_normals(
     weight = torch.softmax(_components_first(logits), 0)
     m, s = _components_first(loc), _components_first(scale)
     t = (value - m).div_(s)
-    side = (weight * t).sum(0).sign_()
+    side = t.clamp(-_BULK, _BULK).mul_(weight).sum(0).sign_()  # most of the probability lies on the other side
     side.add_(side.square().sub_(1), alpha=-1)  # 0 counts as 1
     tails = torch.mul(t, side).mul_(math.sqrt(0.5)).erfc_().mul_(weight)  # twice each component's part of the tail
     tail = tails.sum(0).mul_(0.5)
-    _take_other_side(tail > 0.5, t, weight, side, tails, tail)
+    if tail.max().item() > _LARGE_TAIL:
+        _take_other_side(tail > _LARGE_TAIL, t, weight, side, tails, tail)
     if not (tail.min().item() > _LEAST_TAIL and s.min().item() > 0):
         return None
     size = torch.special.ndtri(tail.double())

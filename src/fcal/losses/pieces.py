@@ -77,7 +77,7 @@ class Pieces:
             if slopes[5]:
                 self._add_nll(piece, slopes[5], gradients)
         return [
-            None if gradient is None else _narrowed(gradient, leaf.dtype)
+            gradient if gradient is None or gradient.dtype == leaf.dtype else _narrowed(gradient, leaf.dtype)
             for gradient, leaf in zip(gradients, self.leaves, strict=True)
         ]
 
