@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from references import REFERENCES
-from scipy import integrate, stats
+from scipy import integrate, special, stats
 from torch.distributions import (
     Categorical,
     Gamma,
@@ -154,6 +154,40 @@ def test_crps_of_few_degrees_of_freedom_is_finite_and_right():
     one = torch.ones(3, dtype=torch.float64)
     cauchy = fcal.crps(torch.distributions.Cauchy(0 * one, one), y)
     torch.testing.assert_close(fcal.crps(torch.distributions.StudentT(one, 0 * one, one), y), cauchy, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("df", [0.55, 0.7, 0.95, 1.0, 1.05])
+def test_crps_without_a_mean_continues_the_closed_form(df):
+    # the closed form of df > 1 holds down to 1/2 but for df = 1 itself, where it is 0/0: shift a little
+    nu, y = df + 1e-9, 0.7
+    spread = special.beta(0.5, nu - 0.5) / special.beta(0.5, nu / 2) ** 2
+    law = stats.t(nu)
+    expected = y * (2 * law.cdf(y) - 1) + 2 / (nu - 1) * (law.pdf(y) * (nu + y * y) - math.sqrt(nu) * spread)
+    pred = torch.distributions.StudentT(torch.tensor([df], dtype=torch.float64))
+    found = fcal.crps(pred, torch.tensor([y], dtype=torch.float64)).item()
+    assert found == pytest.approx(expected, rel=1e-5 if df == 1 else 1e-7)
+
+
+@pytest.mark.parametrize(("shape", "y"), [(0.05, 1e-6), (0.05, 0.3), (0.3, 0.1), (40.0, 35.0)])
+def test_crps_of_equal_components_is_that_of_one(shape, y):
+    # by quadrature and by the closed form; small shapes are powers of the distance from 0
+    pair, target = torch.full((2,), shape, dtype=torch.float64), torch.tensor(y, dtype=torch.float64)
+    mixture = MixtureSameFamily(Categorical(torch.ones(2).double()), Gamma(pair, torch.ones_like(pair)))
+    torch.testing.assert_close(fcal.crps(mixture, target), fcal.crps(Gamma(pair[0], 1.0), target), rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_crps_that_is_infinite_is_a_large_number(dtype):
+    df = torch.tensor([0.05, 3.0], dtype=dtype, requires_grad=True)
+    loss = fcal.losses.CRPSLoss()(torch.distributions.StudentT(df), torch.ones(2, dtype=dtype))
+    assert 1e30 < loss.item() < math.inf
+    loss.backward()
+    assert torch.isfinite(df.grad).all()
+
+
+@pytest.mark.parametrize("law", [Gamma(torch.ones(0), 1.0), torch.distributions.Gumbel(torch.ones(0), torch.ones(0))])
+def test_crps_of_nothing_is_nothing(law):
+    assert fcal.crps(law, torch.zeros(0)).shape == (0,)
 
 
 def test_crps_of_a_vector_is_refused():

@@ -4,6 +4,7 @@ import math
 import random
 from functools import cache
 
+import mpmath as mp
 import numpy as np
 import pytest
 import torch
@@ -534,6 +535,50 @@ def test_truncated_normal_moments_hold_in_float32_and_for_a_nearly_uniform_law()
     law = TruncatedNormal(*(torch.tensor(v) for v in (0.4, 1e4, 0.0, 1.0)))
     assert law.mean.item() == pytest.approx(0.5, rel=1e-6)
     assert law.variance.item() == pytest.approx(1 / 12, rel=1e-6)
+
+
+@pytest.mark.parametrize("loc", [-1e6, -1e3, -20.0, 0.4, 30.0, 1e3, 1e6])
+@pytest.mark.parametrize("high", [1.0, math.inf])
+def test_truncated_normal_moments_hold_far_outside_the_bounds(loc, high):
+    law = TruncatedNormal(*(torch.tensor(v, dtype=torch.float64) for v in (loc, 1.0, 0.0, high)))
+    with mp.workdps(30):
+        mode = min(max(loc, 0.0), high)
+        reach = 60 / (abs(mode - loc) + 3)  # far enough in either direction
+        cuts = [max(0.0, mode - reach), mode, min(high, mode + reach)]
+        weigh = [
+            mp.quad(
+                lambda x, k=k: (x - mode) ** k * mp.exp(-((x - loc) ** 2 - (mode - loc) ** 2) / 2), sorted(set(cuts))
+            )
+            for k in range(3)
+        ]
+        mean, square = weigh[1] / weigh[0], weigh[2] / weigh[0]
+        assert law.mean.item() == pytest.approx(float(mode + mean), rel=1e-10)
+        assert law.variance.item() == pytest.approx(float(square - mean**2), rel=1e-8)
+
+
+def test_truncated_normal_at_and_beyond_its_ends():
+    law = TruncatedNormal(*map(torch.tensor, (0.0, 1.0, 0.0, 1.0)), validate_args=False)
+    assert law.icdf(torch.tensor([0.0, 1.0])).tolist() == [0.0, 1.0]
+    assert law.icdf(torch.tensor(2.0)).isnan()
+    assert law.cdf(torch.tensor([-1.0, 0.0, 1.0, 2.0])).tolist() == [0.0, 0.0, 1.0, 1.0]
+    assert law.log_prob(torch.tensor([-1.0, 2.0])).tolist() == [-math.inf, -math.inf]
+    half_line = TruncatedNormal(*map(torch.tensor, (0.0, 1.0, 0.0, math.inf)))
+    assert half_line.icdf(torch.tensor([0.0, 1.0])).tolist() == [0.0, math.inf]
+
+
+def test_fisher_law_of_many_degrees_of_freedom_is_the_limit():
+    # as df1 grows, df2 / y is chi-squared with df2 degrees of freedom
+    df2, y = torch.tensor(3.0, dtype=torch.float64), torch.tensor(0.9, dtype=torch.float64)
+    expected = log_survival(distributions.Chi2(df2), df2 / y)
+    for df1 in (1e12, 1e16, 1e30):
+        law = distributions.FisherSnedecor(torch.tensor(df1, dtype=torch.float64), df2)
+        torch.testing.assert_close(log_cdf(law, y), expected, rtol=1e-7, atol=0)
+
+
+def test_beta_law_of_immense_shapes_is_refused():
+    law = distributions.Beta(torch.tensor(1e20), torch.tensor(1.0))
+    with pytest.raises(ValueError, match=r"expected `pred.concentration1` within \[1e-300, 1e\+09\], got 1e\+20"):
+        log_cdf(law, torch.tensor(0.9))
 
 
 def test_truncated_normal_with_crossed_bounds_is_refused():

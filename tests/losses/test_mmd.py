@@ -221,3 +221,14 @@ def test_draws_beyond_all_numbers_are_refused():
     pred = LogNormal(torch.full((3,), 800.0), torch.ones(3))
     with pytest.raises(ValueError, match="expected `pred` with finite draws, got inf"):
         MMDLoss()(pred, torch.tensor([1.0, 2.0, 3.0]))
+
+
+@pytest.mark.parametrize("factor", [1e-200, 1e200])
+def test_mmd_does_not_depend_on_the_unit(factor):
+    torch.manual_seed(0)
+    y, loc = torch.randn(50, dtype=torch.float64), torch.zeros(50, dtype=torch.float64)
+    losses = [
+        fcal.losses.MMDLoss(generator=torch.Generator().manual_seed(1))(Normal(unit * loc, unit * (loc + 1)), unit * y)
+        for unit in (1.0, factor)
+    ]
+    torch.testing.assert_close(*losses, rtol=1e-9, atol=0)

@@ -20,6 +20,7 @@ from torch.distributions import (
 )
 
 import fcal
+from fcal.distributions.mixture import _MIXTURES
 from fcal.losses import CombinedLoss, FCalLoss, pieces
 
 SEED = 3
@@ -205,3 +206,65 @@ def test_no_tensor_larger_than_an_input_is_kept_for_backward():
     assert max(sizes) <= count
     whole = sum(size == count for size in sizes)
     assert whole < 60  # views, checks and three gradients; the quadrature alone would make hundreds
+
+
+def test_mixture_short_cut_forms_the_smaller_tail():
+    # a narrow, far component of small weight: the mean of the mixture is on the other side of most targets
+    torch.manual_seed(0)
+    logits = torch.log(torch.tensor([1e-6, 1 - 1e-6])).expand(1000, 2)
+    loc, scale = torch.tensor([20.0, 0.0]).expand(1000, 2), torch.tensor([1e-6, 1.0]).expand(1000, 2)
+    y = torch.cat([torch.randn(980), 5.5 + 0.2 * torch.rand(20)])
+    loss = FCalLoss("kl", df=50)(mixture(logits, loc, scale), y)
+    expected = FCalLoss("kl", df=50)(mixture(logits.double(), loc.double(), scale.double()), y.double())
+    torch.testing.assert_close(loss.double(), expected, rtol=1e-4, atol=0)
+
+
+def test_weight_of_zero_may_come_as_an_infinite_logit():
+    loc = torch.tensor([[0.0, 50.0]] * 6, dtype=torch.float64, requires_grad=True)
+    law = mixture(torch.tensor([0.0, -math.inf], dtype=torch.float64), loc, torch.ones(6, 2, dtype=torch.float64))
+    y = torch.linspace(-1, 1, 6, dtype=torch.float64)
+    torch.testing.assert_close(fcal.standardize(law, y), y)
+    FCalLoss(df=2)(law, y).backward()
+    assert torch.isfinite(loc.grad).all()
+
+
+def test_empty_mixture_and_one_without_components_are_refused():
+    def unchecked(rows, count):  # torch's own checks fail on nothing
+        weights = Categorical(logits=torch.zeros(rows, count), validate_args=False)
+        components = Normal(torch.zeros(rows, count), torch.ones(rows, count))
+        return MixtureSameFamily(weights, components, validate_args=False)
+
+    empty = unchecked(0, 2)
+    assert fcal.standardize(empty, torch.zeros(0)).shape == (0,)
+    with pytest.raises(ValueError, match="at least 2 values that count, got 0"):
+        FCalLoss()(empty, torch.zeros(0))
+    with pytest.raises(ValueError, match="expected `pred` with at least one component, got 0"):
+        fcal.nll(unchecked(6, 0), torch.zeros(6))
+
+
+def test_mixture_compiles_before_it_was_ever_used():
+    torch._dynamo.reset()
+    _MIXTURES.clear()
+    shape, y = torch.rand(6) + 1, torch.rand(6) + 0.1
+
+    def loss(a):
+        components = Gamma(torch.stack([a, 2 * a], -1), torch.ones(6, 2))
+        return FCalLoss(df=2)(MixtureSameFamily(Categorical(logits=torch.zeros(6, 2)), components), y)
+
+    found = torch.compile(loss, backend="aot_eager", fullgraph=True)(shape)
+    torch.testing.assert_close(found, loss(shape), rtol=1e-5, atol=1e-6)
+
+
+def test_subclass_with_its_own_forward_is_called_by_the_combined_loss():
+    class Seven(FCalLoss):
+        def forward(self, *arguments, **options):
+            return 0 * super().forward(*arguments, **options) + 7
+
+    pred = StudentT(torch.full((6,), 3.0))
+    assert CombinedLoss(Seven(df=2), lam=1.0)(pred, torch.linspace(-1, 1, 6)).item() == 7
+
+
+def test_divergence_that_is_not_a_number_is_refused():
+    fcal.divergences.register("broken", lambda mean, variance, _: (mean - variance) * math.nan)
+    with pytest.raises(ValueError, match="expected `divergence` to give a number with finite slopes, got nan"):
+        FCalLoss("broken", df=2)(StudentT(torch.full((6,), 3.0, requires_grad=True)), torch.linspace(-1, 1, 6))

@@ -103,7 +103,7 @@ class Law(NamedTuple):
 def in_rows(value: Tensor, elements: torch.Size, event_dim: int) -> Tensor:
     """A tensor of elements, expanded and with one dimension for all of them."""
     event = value.shape[value.dim() - event_dim :]
-    return value.expand(elements + event).reshape(-1, *event)
+    return value.expand(elements + event).reshape(elements.numel(), *event)
 
 
 def law_of(pred: Distribution) -> Law:

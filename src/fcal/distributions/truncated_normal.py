@@ -260,7 +260,9 @@ class TruncatedNormal(Distribution):
         reach = 2 * _DROP / (slope + (slope.square() + 2 * _DROP).sqrt())
         total, first, second = (torch.zeros_like(mode) for _ in range(3))
         for sign, bound in ((1.0, high), (-1.0, low)):
-            length = torch.minimum(reach, (sign * (bound - mode) / scale))
+            finite = bound.isfinite()
+            gap = sign * (torch.where(finite, bound, mode) - mode) / scale
+            length = torch.where(finite, torch.minimum(reach, gap), reach)
             for node, weight in _MANY:
                 u = length * node
                 density = weight * length * torch.exp(-u * (slope + u / 2))
