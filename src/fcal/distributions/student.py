@@ -35,8 +35,9 @@ from fcal.distributions.tails import normal_quantile, unit
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _DROP = 32.0  # the integrand falls by e^-32 over the interval of quadrature
 _FEW_NODES_FROM = 5.0  # degrees of freedom; below, G bends within the interval and takes more nodes
+_DROP_OF_FLOAT32 = 18.0
 _FLOAT32_DF = (1.0, 100.0)
-_FEW, _SOME, _MANY = legendre(20), legendre(16), legendre(40)
+_LEAST, _FEW, _MANY = legendre(12), legendre(20), legendre(40)
 _STEPS_UP = 8
 _SERIES_FROM = 500.0  # degrees of freedom; it would do from 16 on, but a batch rarely has any beyond 500
 
@@ -75,11 +76,11 @@ def _log_norm_from_above(df: Tensor) -> tuple[Tensor, Tensor]:
     return value, slope + shift - 0.25 * _STEPS_UP / (x * above)
 
 
-def _quadrature(rule: Rule, s: Tensor, df: Tensor) -> tuple[Tensor, Tensor]:
+def _quadrature(rule: Rule, drop: float, s: Tensor, df: Tensor) -> tuple[Tensor, Tensor]:
     """Integral of the tail over its boundary value phi(s), and minus 2 df times its derivative by df at fixed s."""
     minus_rate = -df.reciprocal()
     half_square = 0.5 * s.square()
-    length = 2 * _DROP / (s + (s.square() + 2 * _DROP).sqrt())
+    length = 2 * drop / (s + (s.square() + 2 * drop).sqrt())
     total, rest = torch.zeros_like(s), torch.zeros_like(s)
     x, density, ratio = (torch.empty_like(s) for _ in range(3))  # used again for every node: fresh memory is slow
     for node, weight in rule:
@@ -107,7 +108,7 @@ def _small_gap(q: Tensor) -> Tensor:
 
 
 def _integral(s: Tensor, df: Tensor) -> list[Tensor]:
-    many, few = (lambda a, b: _quadrature(_MANY, a, b)), (lambda a, b: _quadrature(_FEW, a, b))
+    many, few = (lambda a, b: _quadrature(_MANY, _DROP, a, b)), (lambda a, b: _quadrature(_FEW, _DROP, a, b))
     return by_regime(df < _FEW_NODES_FROM, (many, few), s, df)
 
 
@@ -115,7 +116,7 @@ def _integral_of_float32(s: Tensor, df: Tensor) -> list[Tensor]:
     """The same to the precision of float32, at half the cost, where its own derivative by df does not cancel."""
 
     def narrow(s: Tensor, df: Tensor) -> list[Tensor]:
-        return [x.double() for x in _quadrature(_SOME, s.float(), df.float())]
+        return [x.double() for x in _quadrature(_LEAST, _DROP_OF_FLOAT32, s.float(), df.float())]
 
     low, high = _FLOAT32_DF
     return by_regime((df >= low) & (df <= high), (narrow, _integral), s, df)
