@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -93,3 +94,14 @@ def test_committed_tables_are_those_of_their_numbers():
         sys.path.remove(str(DEMO.parent))
     folder = ROOT / "docs/results/heteroscedastic_line"
     assert demo.as_markdown(json.loads((folder / "result.json").read_text())) == (folder / "table.md").read_text()
+
+
+def test_page_of_families_quotes_the_speeds():
+    rows = json.loads((ROOT / "docs/results/bench/families.json").read_text())["rows"]
+    page = (ROOT / "docs/families.md").read_text().splitlines()
+    for row in rows:
+        name = row["work"].partition(",")[0]
+        if row["against"] == "Normal" and "Categorical" not in name:
+            lines = [line for line in page if line.startswith("| `") and re.search(rf"[`.]{name}`", line)]
+            shown = f"{row['ratio']:.1f}x" if row["ratio"] < 10 else f"{row['ratio']:.0f}x"
+            assert any(shown in line for line in lines), name
