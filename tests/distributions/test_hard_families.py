@@ -556,6 +556,15 @@ def test_truncated_normal_moments_hold_far_outside_the_bounds(loc, high):
         assert law.variance.item() == pytest.approx(float(square - mean**2), rel=1e-8)
 
 
+@pytest.mark.parametrize(("scale", "high", "y"), [(1e-8, 1.0, 0.1), (1.0, math.inf, 1e10), (1e-3, 1.0, 0.9)])
+def test_truncated_normal_slopes_hold_where_the_bounds_do_not_matter(scale, high, y):
+    # so far out in the tail of a law that is hardly cut, z is (y - loc) / scale
+    loc = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
+    law = TruncatedNormal(loc, *(torch.tensor(v, dtype=torch.float64) for v in (scale, 0.0, high)))
+    (slope,) = torch.autograd.grad(fcal.standardize(law, torch.tensor(y, dtype=torch.float64)), loc)
+    assert slope.item() == pytest.approx(-1 / scale, rel=1e-6)
+
+
 def test_truncated_normal_at_and_beyond_its_ends():
     law = TruncatedNormal(*map(torch.tensor, (0.0, 1.0, 0.0, 1.0)), validate_args=False)
     assert law.icdf(torch.tensor([0.0, 1.0])).tolist() == [0.0, 1.0]

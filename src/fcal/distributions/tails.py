@@ -17,7 +17,7 @@ _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _EXP_UNDERFLOWS_BELOW = -700.0
 
 
-def _mills(z: Tensor) -> Tensor:
+def mills_ratio(z: Tensor) -> Tensor:
     r"""Mills ratio of the lower tail, :math:`\Phi(z) / \varphi(z)`."""
     return math.sqrt(math.pi / 2) * torch.special.erfcx(-_SQRT_HALF * z)
 
@@ -34,7 +34,7 @@ class _LogNormalCDF(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
         (z,) = ctx.saved_tensors
-        return grads[0] / _mills(z)
+        return grads[0] / mills_ratio(z)
 
 
 class _NormalQuantileOfLog(torch.autograd.Function):
@@ -54,7 +54,7 @@ class _NormalQuantileOfLog(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
         log_p, z = ctx.saved_tensors
         if is_tracing() or bool((log_p < _EXP_UNDERFLOWS_BELOW).any()):
-            return grads[0] * _mills(z)
+            return grads[0] * mills_ratio(z)
         return grads[0] * torch.addcmul(log_p, z, z, value=0.5).add_(_LOG_SQRT_2PI).exp_()  # faster than erfcx
 
 
@@ -62,7 +62,7 @@ def _far_quantile(log_p: Tensor) -> Tensor:
     """Normal quantile where ``exp(log_p)`` underflows: one asymptotic term, then Newton in log space."""
     z = -(-2 * (log_p + _LOG_SQRT_2PI) - torch.log(-2 * log_p)).sqrt()
     for _ in range(2):  # the error starts below 1e-5 and squares each time
-        z = z - (torch.special.log_ndtr(z) - log_p) * _mills(z)
+        z = z - (torch.special.log_ndtr(z) - log_p) * mills_ratio(z)
     return torch.where(torch.isinf(log_p), log_p, z)
 
 

@@ -10,7 +10,7 @@ from torch.distributions.utils import broadcast_all
 
 from fcal.distributions.family import Family, register
 from fcal.distributions.implicit import LogOdds, attach, flattened, legendre, polished, root
-from fcal.distributions.tails import normal_quantile_of_log, unit
+from fcal.distributions.tails import mills_ratio, normal_quantile_of_log, unit
 
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _RULE, _MANY = legendre(12), legendre(24)
@@ -32,11 +32,22 @@ def _log_mass(low: Tensor, high: Tensor, width: Tensor) -> Tensor:
     with torch.no_grad():
         value = _log_mass_value(a.detach(), b.detach(), w.detach())
         narrow = _is_narrow(a, b, w)
-        at_start, at_end = torch.exp(_log_density(a) - value), torch.exp(_log_density(b) - value)
+        at_start, at_end = _densities_over_mass(a, b, value, narrow)
         by_shift = at_start * torch.expm1(torch.where(narrow, -w * (a + w / 2), 0.0))
         by_ends = (torch.where(narrow, by_shift, -at_start), torch.where(narrow, 0.0, at_end))
         slopes = (*by_ends, torch.where(narrow, at_end, 0.0))
     return attach(value, (a, b, w), slopes).reshape(shape)
+
+
+def _densities_over_mass(a: Tensor, b: Tensor, log_mass: Tensor, narrow: Tensor) -> tuple[Tensor, Tensor]:
+    """Densities at both ends over the mass; the larger by the hazard, as far out their logarithms have no digits."""
+    at_start, at_end = torch.exp(_log_density(a) - log_mass), torch.exp(_log_density(b) - log_mass)
+    flip = a + b > 0
+    near, away = torch.where(flip, -a, b), torch.where(flip, -b, a)
+    rest = -torch.expm1(torch.special.log_ndtr(away) - torch.special.log_ndtr(near))
+    hazard = 1 / (mills_ratio(near) * rest)
+    far = ~narrow & (near < -1)
+    return torch.where(far & flip, hazard, at_start), torch.where(far & ~flip, hazard, at_end)
 
 
 def _is_narrow(a: Tensor, b: Tensor, width: Tensor) -> Tensor:
