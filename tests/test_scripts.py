@@ -105,3 +105,13 @@ def test_page_of_families_quotes_the_speeds():
             lines = [line for line in page if line.startswith("| `") and re.search(rf"[`.]{name}`", line)]
             shown = f"{row['ratio']:.1f}x" if row["ratio"] < 10 else f"{row['ratio']:.0f}x"
             assert any(shown in line for line in lines), name
+
+
+@pytest.mark.parametrize("page", ["families.md", "divergences.md"])
+def test_examples_of_a_page_run_and_print_what_it_says(page):
+    text = (ROOT / "docs" / page).read_text()
+    code = "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
+    result = run("-c", code)
+    assert result.returncode == 0, result.stderr
+    for said in re.findall(r"```text\n(.*?)```", text, re.DOTALL):
+        assert said in result.stdout

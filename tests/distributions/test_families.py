@@ -468,3 +468,17 @@ def test_transforms_of_a_law_on_part_of_the_line_are_accepted():
     y = torch.tensor([0.1, 0.5, 0.9]).double()
     probability = 1 - (1 - y**2) ** 3
     torch.testing.assert_close(fcal.standardize(law, y), torch.special.ndtri(probability))
+
+
+def test_quantile_takes_one_probability_for_all():
+    law = distributions.Normal(torch.zeros(3), torch.ones(3))
+    expected = quantile(law, torch.full((3,), 0.95))
+    torch.testing.assert_close(quantile(law, 0.95), expected)
+    torch.testing.assert_close(quantile(law, torch.tensor(0.95)), expected)
+    torch.testing.assert_close(quantile(law, 1.0, upper=1e-20), quantile(law, torch.ones(3), torch.full((3,), 1e-20)))
+
+
+def test_family_with_a_misspelt_parameter_is_refused_by_name():
+    register(Triangular, Family(parameters=("summit",), residual=lambda y, _: y))
+    with pytest.raises(TypeError, match=r"expected `parameters` of the family attributes of Triangular, got .'summit'"):
+        fcal.standardize(Triangular(torch.ones(2)), torch.ones(2))

@@ -54,16 +54,16 @@ def log_survival(pred: Distribution, value: Tensor) -> Tensor:
     return _log_tail(observe(pred, value, name="value"), lower=False)
 
 
-def quantile(pred: Distribution, lower: Tensor, upper: Tensor | None = None) -> Tensor:
+def quantile(pred: Distribution, lower: Tensor | float, upper: Tensor | float | None = None) -> Tensor:
     r"""Value with a given probability below it, :math:`F^{-1}(p)`.
 
     Args:
         pred: As for :func:`log_cdf`.
-        lower: Probabilities :math:`p` below, within (0, 1). Shape of the prediction's samples.
+        lower: Probabilities :math:`p` below, within (0, 1). Shape of the prediction's samples, or one number.
         upper: Probabilities :math:`1 - p` above; give them where ``1 - lower`` would round.
 
     Returns:
-        The values, shaped like ``lower``.
+        The values, shaped like the prediction's samples.
 
     Example:
         >>> from torch.distributions import Gumbel
@@ -71,6 +71,7 @@ def quantile(pred: Distribution, lower: Tensor, upper: Tensor | None = None) -> 
         >>> quantile(law, torch.tensor(1.0), upper=torch.tensor(1e-30))
         tensor(69.0776)
     """
+    lower, upper = _spread(pred, lower), upper if upper is None else _spread(pred, upper)
     check_pair(pred, lower, "lower")
     law = law_of(pred)
     _formula(law, law.family.quantile, "quantile")
@@ -83,6 +84,16 @@ def quantile(pred: Distribution, lower: Tensor, upper: Tensor | None = None) -> 
     dtype = result_dtype(law, lower)
     law = law.map(lambda p, _: p.to(torch.float64), lambda p: p.to(torch.float64))
     return quantile_of(law, below, above).to(dtype)
+
+
+def _spread(pred: Distribution, probability: Tensor | float) -> Tensor:
+    """One number for all predictions; the dtype of a plain one is torch's default, so that results keep theirs."""
+    if isinstance(pred, Distribution):
+        if isinstance(probability, float):
+            probability = torch.tensor(probability)
+        if isinstance(probability, Tensor) and not probability.dim():
+            return probability.expand(pred.batch_shape + pred.event_shape)
+    return probability  # of whatever type: checked next
 
 
 def quantile_of(law: Law, below: Tensor, above: Tensor) -> Tensor:

@@ -67,7 +67,8 @@ class Law(NamedTuple):
     def location(self) -> str:
         """Name of the parameter that is the location."""
         if self.family.location is None:
-            raise ValueError(f"expected `pred` of a family with a location where the mean is detached, got {self.name}")
+            reason = "a family with a location where the mean is detached (or detach_mean=False)"
+            raise ValueError(f"expected `pred` of {reason}, got {self.name}")
         return self.family.location
 
     def detach_location(self) -> "Law":
@@ -115,12 +116,12 @@ def law_of(pred: Distribution) -> Law:
     name = type(pred).__name__
     known = family_of(pred)
     if known is not None:
-        return Law(*known, tuple(getattr(pred, n) for n in known[1].parameters), name=name)
+        return Law(*known, _attributes(pred, known[1].parameters), name=name)
     if isinstance(pred, Independent):
         return law_of(pred.base_dist)
     if isinstance(pred, MixtureSameFamily):
         family = mixture_family(pred)
-        return Law(MixtureSameFamily, family, tuple(attrgetter(n)(pred) for n in family.parameters), name=name)
+        return Law(MixtureSameFamily, family, _attributes(pred, family.parameters), name=name)
     if isinstance(pred, TransformedDistribution):
         base = law_of(pred.base_dist)
         transforms = [part for transform in pred.transforms for part in _parts(transform)]
@@ -131,6 +132,14 @@ def law_of(pred: Distribution) -> Law:
         f"fcal.distributions.register({name}, fcal.distributions.Family(parameters=..., log_cdf=..., "
         f"log_survival=..., quantile=...))"
     )
+
+
+def _attributes(pred: Distribution, names: tuple[str, ...]) -> tuple[Tensor, ...]:
+    try:
+        return tuple(attrgetter(name)(pred) for name in names)
+    except AttributeError as error:
+        kind = type(pred).__name__
+        raise TypeError(f"expected `parameters` of the family attributes of {kind}, got {names}: {error}") from None
 
 
 def _parts(transform: Transform) -> list[Transform]:

@@ -38,7 +38,8 @@ class CRPSLoss(MeanLoss):
     .. math:: \frac 1n \sum_i \int (F_i(x) - 1\{x \ge y_i\})^2 \, dx
 
     The same number as ``fcal.crps(..., reduction="mean")``, over all ranks together. An outlier costs its
-    distance, where the likelihood of a normal law charges the square of it.
+    distance, where the likelihood of a normal law charges the square of it; a target may lie outside of the support.
+    Families without a closed form (see :func:`fcal.crps`) are integrated, which is a thousand times slower.
 
     Args:
         sync: Under ``torch.distributed``, average over all ranks.
