@@ -115,3 +115,17 @@ def test_examples_of_a_page_run_and_print_what_it_says(page):
     assert result.returncode == 0, result.stderr
     for said in re.findall(r"```text\n(.*?)```", text, re.DOTALL):
         assert said in result.stdout
+
+
+def test_script_of_the_readme_calibrates():
+    text = (ROOT / "README.md").read_text()
+    (code,) = [
+        block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if block.startswith("import torch")
+    ]
+    result = run("-c", code)
+    assert result.returncode == 0, result.stderr
+    before, after = (list(map(float, re.findall(r"[\d.]+", line)[1:])) for line in result.stdout.splitlines())
+    said = re.findall(r"lam .*: (\d+) % .* mean z\^2 ([\d.]+)", text)
+    for found, (inside, square) in zip((before, after), said, strict=True):  # training amplifies rounding
+        assert found[0] == pytest.approx(float(inside), abs=8)
+        assert found[-1] == pytest.approx(float(square), rel=0.3)
