@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from torch.distributions import Distribution
 
 import fcal
 from fcal.distributions.family import _FAMILIES
@@ -13,6 +14,13 @@ from fcal.divergences import _DIVERGENCES
 @pytest.fixture(autouse=True)
 def _doctest_names(doctest_namespace: dict[str, object]) -> None:
     doctest_namespace.update(torch=torch, fcal=fcal)
+
+
+@pytest.fixture(autouse=True)
+def _validation_as_shipped(request: pytest.FixtureRequest) -> None:
+    """Dynamo turns torch's validation of parameters off, once and for the whole process; no test depends on it."""
+    compiled = "compil" in request.node.name or "inductor" in request.node.name
+    Distribution.set_default_validate_args(__debug__ and not compiled)  # it cannot trace the validation
 
 
 @pytest.fixture(autouse=True)

@@ -436,15 +436,6 @@ COMPILED = {
 }
 
 
-@pytest.fixture
-def validation_as_before():
-    """Dynamo turns torch's validation of parameters off for the whole process."""
-    before = distributions.Distribution._validate_args
-    yield
-    distributions.Distribution.set_default_validate_args(before)
-
-
-@pytest.mark.usefixtures("validation_as_before")
 @pytest.mark.parametrize("name", COMPILED)
 def test_loss_of_a_hard_family_compiles_as_a_whole(name):
     torch._dynamo.reset()

@@ -107,8 +107,7 @@ def batch_slopes(
         torch.empty_like(source) if want and source is not None else None
         for source, want in zip(sources, wanted, strict=True)
     ]
-    steep = max(map(abs, slopes)) >= _STEEPEST_SLOPE
-    dtype = torch.float64 if steep and options.curve is None else options.dtype
+    dtype = torch.float64 if are_steep(slopes) else options.dtype
     for piece in _pieces(inputs.target):
         z, scale, weight = _piece_of(inputs, piece, dtype)
         weight = None if weight is None else weight.to(dtype)
@@ -125,6 +124,11 @@ def _on_curve(t: Tensor, curve: Curve) -> Tensor:
     if not (low.item() >= -curve.farthest and high.item() <= curve.farthest):
         return torch.full_like(t, math.nan)
     return curve.residual(t)
+
+
+def are_steep(slopes: list[float]) -> bool:
+    """Whether products with these derivatives may leave the range of float32."""
+    return max(map(abs, slopes)) >= _STEEPEST_SLOPE
 
 
 def are_sound(sums: list[float], dtype: torch.dtype) -> bool:

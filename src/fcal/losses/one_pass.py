@@ -15,6 +15,7 @@ from fcal.constraints import (
     SumInputs,
     SumOptions,
     are_sound,
+    are_steep,
     batch_slopes,
     batch_sums,
     traced_sums,
@@ -74,6 +75,8 @@ def evaluate(batch: Batch, plan: Plan) -> Tensor:
     run, sums = _run_on_all_ranks(batch, plan) if plan.sync and world_size() > 1 else _run_alone(batch, plan)
     _check_count(sums, plan.least_count)
     value, slopes = value_and_slopes(plan.objective, sums, plan.by)
+    if run.options.curve is not None and are_steep(slopes):  # a curve has the range of float32 only
+        run = _general_run(batch.observe(as_given=True), plan)
     rounded = math.inf if value > torch.finfo(run.dtype).max else value
     outcome = torch.tensor(rounded, dtype=run.dtype, device=run.inputs.target.device)
     if run.pieces is None:

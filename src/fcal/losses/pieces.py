@@ -188,7 +188,8 @@ def _multiply(piece: slice, by_z: Tensor, gradients: list[Tensor | None]) -> Non
             continue
         part = gradient[piece]
         factor = by_z.reshape(by_z.shape + (1,) * (part.dim() - 1))
-        if _largest(part) * _largest(by_z) < _LARGEST_PRODUCT:
+        steepest = _largest(by_z)
+        if steepest < _LARGEST_PRODUCT and _largest(part) * steepest < _LARGEST_PRODUCT:
             part.mul_(factor.to(part.dtype))
         else:
             part.copy_(_narrowed(part.to(torch.float64) * factor, part.dtype))
