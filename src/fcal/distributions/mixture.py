@@ -219,8 +219,8 @@ def mixture_family(pred: MixtureSameFamily) -> Family:
         raise TypeError(f"expected `pred.component_distribution` of a scalar, registered family, got {name}")
     if not pred._num_component:
         raise ValueError("expected `pred` with at least one component, got 0")
-    if is_tracing():  # what is made while tracing must not outlive it
-        return _MIXTURES.get(known) or Mixture(*known).as_family()
+    if is_tracing():  # what is made while tracing must not outlive it, and dynamo cannot look a family up
+        return Mixture(*known).as_family()
     if known not in _MIXTURES:
         _MIXTURES[known] = Mixture(*known).as_family()
     return _MIXTURES[known]
