@@ -17,10 +17,15 @@ def _doctest_names(doctest_namespace: dict[str, object]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _validation_as_shipped(request: pytest.FixtureRequest) -> None:
+def _validation_as_shipped() -> None:
     """Dynamo turns torch's validation of parameters off, once and for the whole process; no test depends on it."""
-    compiled = "compil" in request.node.name or "inductor" in request.node.name
-    Distribution.set_default_validate_args(__debug__ and not compiled)  # it cannot trace the validation
+    Distribution.set_default_validate_args(__debug__)
+
+
+@pytest.fixture
+def _without_validation(_validation_as_shipped: None) -> None:
+    """For tests that compile: dynamo cannot trace the validation, and does not turn it off again."""
+    Distribution.set_default_validate_args(False)
 
 
 @pytest.fixture(autouse=True)

@@ -13,16 +13,8 @@ from functools import partial
 
 import numpy as np
 import torch
-from measuring import (
-    Row,
-    check_options,
-    extra_bytes,
-    extra_bytes_in_fresh_process,
-    medians,
-    one_thread,
-    parser,
-    publish,
-)
+from measuring import Row, extra_bytes, extra_bytes_in_fresh_process, main, medians
+from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 from torch.distributions import Normal
@@ -159,30 +151,16 @@ def peak_memory(count: int) -> Row:
 
 
 def measured_memory(count: int) -> int:
-    one_thread()
     Batch(1000).step(exact)  # loads every kernel
     batch = Batch(count)
     return extra_bytes(partial(batch.step, exact))
 
 
-def main() -> int:
-    options = parser(__doc__, "runs/bench/core.json").parse_args()
-    if options.memory_of is not None:
-        sys.stdout.write(f"{measured_memory(int(options.memory_of[0]))}\n")
-        return 0
-    wrong = check_options(options)
-    if wrong is not None:
-        sys.stderr.write(f"{wrong}\n")
-        return 2
-    console = one_thread()
-    rows = [
-        comparison.row(options.shrink)
-        for comparison in track(COMPARISONS, description="comparing", console=console, disable=not console.is_terminal)
-    ]
-    rows.append(peak_memory(max(10_000_000 // options.shrink, 1000)))
-    publish(rows, options)
-    return 0
+def measured(shrink: int, console: Console) -> list[Row]:
+    work = track(COMPARISONS, description="comparing", console=console, disable=not console.is_terminal)
+    rows = [comparison.row(shrink) for comparison in work]
+    return [*rows, peak_memory(max(10_000_000 // shrink, 1000))]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(__doc__, "core", measured, measured_memory))

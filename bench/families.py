@@ -11,16 +11,8 @@ from functools import partial
 from typing import NamedTuple
 
 import torch
-from measuring import (
-    Row,
-    check_options,
-    extra_bytes,
-    extra_bytes_in_fresh_process,
-    medians,
-    one_thread,
-    parser,
-    publish,
-)
+from measuring import Row, extra_bytes, extra_bytes_in_fresh_process, main, medians
+from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 from torch.distributions import (
@@ -238,30 +230,21 @@ def memory_row(index: int, count: int) -> Row:
 
 
 def measured_memory(index: int, count: int) -> int:
-    one_thread()
     Batch(CASES[index], 1000).step()  # loads every kernel
     return extra_bytes(Batch(CASES[index], count).step)
 
 
-def main() -> int:
-    options = parser(__doc__, "runs/bench/families.json").parse_args()
-    if options.memory_of is not None:
-        sys.stdout.write(f"{measured_memory(*map(int, options.memory_of))}\n")
-        return 0
-    wrong = check_options(options)
-    if wrong is not None:
-        sys.stderr.write(f"{wrong}\n")
-        return 2
-    console = one_thread()
+def measured(shrink: int, console: Console) -> list[Row]:
     cases = track(CASES[1:], description="families", console=console, disable=not console.is_terminal)
-    count, repeats = max(1_000_000 // options.shrink, 200), max(25 // options.shrink, 5)
+    count, repeats = max(1_000_000 // shrink, 200), max(25 // shrink, 5)
     rows = [time_row(case, count, repeats) for case in cases]
-    rows.append(weights_row(count, repeats))
     watched = [index for index, case in enumerate(CASES) if case.with_memory]
-    rows += [memory_row(index, max(10_000_000 // options.shrink, 1000)) for index in watched]
-    publish(rows, options)
-    return 0
+    return [
+        *rows,
+        weights_row(count, repeats),
+        *(memory_row(index, max(10_000_000 // shrink, 1000)) for index in watched),
+    ]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(__doc__, "families", measured, measured_memory))

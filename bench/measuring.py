@@ -4,7 +4,6 @@ import argparse
 import statistics
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fcal._checks import check_integer
-from fcal._files import atomic_path, provenance, write_json
+from fcal._files import atomic_path, provenance, writable_folder, write_json
 
 BLOCKS = 5
 Step = Callable[[], float]
@@ -92,23 +91,13 @@ def as_markdown(rows: list[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def parser(description: str | None, out: str) -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--out", type=Path, default=Path(out), help="where the JSON goes")
-    made.add_argument("--shrink", type=int, default=1, help="divide sizes and repeats by this, to try the script out")
-    made.add_argument("--memory-of", nargs="+", help=argparse.SUPPRESS)
-    return made
-
-
 def check_options(options: argparse.Namespace) -> str | None:
     """One line on what is wrong, or None; a folder that cannot be written to is refused before the timing."""
     try:
         check_integer("--shrink", options.shrink, at_least=1, at_most=10_000)
-        options.out.parent.mkdir(parents=True, exist_ok=True)
+        writable_folder(options.out.parent)
         if options.out.is_dir():
             raise ValueError(f"expected `--out` a file, got the folder {options.out}")
-        with tempfile.TemporaryFile(dir=options.out.parent):
-            pass
     except (ValueError, OSError) as error:
         return str(error)
     return None
@@ -124,7 +113,32 @@ def publish(rows: list[Row], options: argparse.Namespace) -> None:
     sys.stdout.write(f"written to {options.out}\n")
 
 
-def one_thread() -> Console:
-    """Set one torch thread; the console that progress goes to."""
+def main(
+    description: str | None,
+    name: str,
+    measure: Callable[[int, Console], list[Row]],
+    memory_of: Callable[..., int],
+) -> int:
+    """What every script does: read the arguments, measure, publish.
+
+    Args:
+        description: What ``--help`` says.
+        name: The script's name, for where the numbers go by default.
+        measure: ``(shrink, console)`` to the rows of the table.
+        memory_of: What a fresh process measures, of the whole numbers that it is called with.
+    """
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path(f"runs/bench/{name}.json"), help="where the JSON goes")
+    parser.add_argument("--shrink", type=int, default=1, help="divide sizes and repeats by this, to try the script out")
+    parser.add_argument("--memory-of", type=int, nargs="+", help=argparse.SUPPRESS)
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    return Console(stderr=True)
+    if options.memory_of is not None:
+        sys.stdout.write(f"{memory_of(*options.memory_of)}\n")
+        return 0
+    wrong = check_options(options)
+    if wrong is not None:
+        sys.stderr.write(f"{wrong}\n")
+        return 2
+    publish(measure(options.shrink, Console(stderr=True)), options)
+    return 0

@@ -3,7 +3,6 @@
 import argparse
 import math
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from fcal._checks import check_integer
-from fcal._files import atomic_path, provenance, write_json
+from fcal._files import atomic_path, provenance, writable_folder, write_json
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))  # the independent oracles live beside the tests
 from distributions import accuracy  # type: ignore[import-not-found]
@@ -181,9 +180,7 @@ def main() -> int:
     torch.set_num_threads(1)
     try:
         check_integer("shrink", options.shrink, at_least=1, at_most=1_000_000)
-        options.out.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=options.out):
-            pass  # a folder that cannot be written to is refused now, not after the work
+        writable_folder(options.out)
     except (ValueError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return 2

@@ -4,7 +4,6 @@ import argparse
 import copy
 import math
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,7 +23,7 @@ from torch.distributions import Normal
 import fcal
 from fcal._checks import check_integer, check_number
 from fcal._config import read_config
-from fcal._files import atomic_path, provenance, write_json
+from fcal._files import atomic_path, provenance, writable_folder, write_json
 
 LEVELS = (0.5, 0.683, 0.9, 0.95)
 METHODS = {
@@ -286,9 +285,7 @@ def main() -> int:
     torch.set_num_threads(1)
     try:
         config = read_config(options.config, Config)
-        options.out.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=options.out):
-            pass  # a folder that cannot be written to is refused now, not after the training
+        writable_folder(options.out)
     except (ValueError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return 2

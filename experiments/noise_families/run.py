@@ -5,7 +5,6 @@ import copy
 import json
 import math
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,7 +25,7 @@ from torch.nn.functional import softplus
 import fcal
 from fcal._checks import check_integer, check_number
 from fcal._config import read_config
-from fcal._files import atomic_path, provenance, write_json
+from fcal._files import atomic_path, provenance, writable_folder, write_json
 
 NOISES = {
     "gaussian": "Gaussian",
@@ -557,9 +556,7 @@ def main() -> int:
     torch.set_num_threads(1)
     try:
         config = read_config(options.config, Config)
-        options.out.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=options.out):
-            pass  # a folder that cannot be written to is refused now, not after the training
+        writable_folder(options.out)
     except (ValueError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return 2

@@ -43,6 +43,18 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
             temporary.unlink()
 
 
+def writable_folder(path: str | os.PathLike[str]) -> Path:
+    """Make a folder where it is not there yet; one that cannot be written to is refused now, not after the work.
+
+    Raises:
+        OSError: It cannot be made or written to.
+    """
+    folder = Path(path)
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder):
+        return folder
+
+
 def write_json(path: str | os.PathLike[str], document: Any) -> None:
     """Write a JSON document atomically; NaN and infinity are refused because JSON has no word for them."""
     text = json.dumps(document, indent=2, allow_nan=False) + "\n"

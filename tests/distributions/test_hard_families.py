@@ -436,6 +436,7 @@ COMPILED = {
 }
 
 
+@pytest.mark.usefixtures("_without_validation")
 @pytest.mark.parametrize("name", COMPILED)
 def test_loss_of_a_hard_family_compiles_as_a_whole(name):
     torch._dynamo.reset()

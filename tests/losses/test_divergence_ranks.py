@@ -1,16 +1,10 @@
 """Two real gloo processes: divergences that need the whole batch, or special functions, give that of the global one."""
 
-import datetime
-import os
-import tempfile
-from pathlib import Path
-
 import pytest
 import torch
-from torch import distributed
-from torch import multiprocessing as mp
 from torch.distributions import Laplace, Normal
 from torch.nn.parallel import DistributedDataParallel
+from two_ranks import run_on_two_ranks
 
 from fcal import FCalLoss
 
@@ -106,23 +100,6 @@ def _own_batches(rank: int) -> None:
 CHECKS = [_compare, _fully_masked_shard, _bad_input_on_one_rank, _too_few_on_all_ranks, _own_batches]
 
 
-def _enter(rank: int, check, folder: str) -> None:
-    torch.set_num_threads(1)
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    distributed.init_process_group(
-        "gloo",
-        init_method=f"file://{folder}/rendezvous",
-        rank=rank,
-        world_size=2,
-        timeout=datetime.timedelta(seconds=60),
-    )
-    check(rank)
-    distributed.barrier()
-    distributed.destroy_process_group()
-
-
 @pytest.mark.parametrize("check", CHECKS)
-def test_two_ranks(check, monkeypatch):
-    monkeypatch.syspath_prepend(Path(__file__).parents[2])  # where the other processes find this module
-    with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(_enter, args=(check, folder), nprocs=2, join=True)
+def test_two_ranks(check):
+    run_on_two_ranks(check)

@@ -419,6 +419,7 @@ def assert_compiled_equals_eager(make, family, backend: str, *, masked: bool) ->
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.usefixtures("_without_validation")
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("family", [Normal, Laplace, LogNormal, Weibull])
 @pytest.mark.parametrize("name", COMPILED)
@@ -439,6 +440,7 @@ STRUCTURED = {
 }
 
 
+@pytest.mark.usefixtures("_without_validation")
 @pytest.mark.parametrize("name", STRUCTURED)
 def test_compiled_structured_predictions_equal_eager(name):
     torch._dynamo.reset()
@@ -459,6 +461,7 @@ def test_compiled_structured_predictions_equal_eager(name):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.usefixtures("_without_validation")
 @pytest.mark.parametrize("family", [Normal, Laplace])
 def test_inductor_equals_eager_where_a_compiler_is_present(family):
     from torch._inductor.cpp_builder import get_cpp_compiler
@@ -744,6 +747,7 @@ def test_every_divergence_pulls_sigma_back_from_far_away(name, on, sigma):
     assert after < before
 
 
+@pytest.mark.usefixtures("_without_validation")
 @pytest.mark.parametrize("name", MORE)
 def test_every_divergence_compiles_as_a_whole_graph(name):
     assert_compiled_equals_eager(lambda: FCalLoss(name, on="both"), Normal, "aot_eager", masked=False)

@@ -239,6 +239,7 @@ def test_empty_mixture_and_one_without_components_are_refused():
         fcal.nll(unchecked(6, 0), torch.zeros(6))
 
 
+@pytest.mark.usefixtures("_without_validation")
 def test_mixture_compiles_before_it_was_ever_used():
     torch._dynamo.reset()
     _MIXTURES.clear()

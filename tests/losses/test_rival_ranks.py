@@ -1,16 +1,11 @@
 """Two real gloo processes: losses of a whole batch and their gradients are those of the global batch."""
 
-import datetime
-import os
-import tempfile
-
 import pytest
 import torch
 from fixed_draws import FixedDraws, learn
-from torch import distributed
-from torch import multiprocessing as mp
 from torch.distributions import Laplace, MultivariateNormal, Normal
 from torch.nn.parallel import DistributedDataParallel
+from two_ranks import run_on_two_ranks
 
 from fcal.losses import CombinedLoss, CRPSLoss, EnergyLoss, MMDLoss, PCELoss, QuantileRecalibrationLoss
 
@@ -131,22 +126,6 @@ CHECKS = [
 ]
 
 
-def _enter(rank: int, check, folder: str) -> None:
-    torch.set_num_threads(1)
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    distributed.init_process_group(
-        "gloo",
-        init_method=f"file://{folder}/rendezvous",
-        rank=rank,
-        world_size=2,
-        timeout=datetime.timedelta(seconds=60),
-    )
-    check(rank)
-    distributed.barrier()
-    distributed.destroy_process_group()
-
-
 @pytest.mark.parametrize("check", CHECKS)
 def test_two_ranks(check):
-    with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(_enter, args=(check, folder), nprocs=2, join=True)
+    run_on_two_ranks(check)

@@ -17,15 +17,10 @@ from fcal.distributions.implicit import (
     Implicit,
     Tail,
     by_regime,
-    flattened,
     legendre,
     log_gamma_rest,
-    log_odds,
-    log_odds_of,
-    polished,
-    root,
+    solved,
 )
-from fcal.distributions.tails import normal_quantile
 
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _DROP = 32.0  # the integrand falls by e^-32 over the interval of quadrature
@@ -111,7 +106,6 @@ def _tail(logit: Tensor, a: Tensor, b: Tensor) -> Tail:
     return Tail(log_p, (sign * by_logit, by_a, by_b), lower)
 
 
-_LOGIT = Implicit(_tail, lambda logit, a, b: (logit, a, b))
 _BETA = Implicit(_tail, lambda value, a, b: (value.log() - torch.log1p(-value), a, b))
 
 
@@ -146,21 +140,9 @@ def _start(z: Tensor, a: Tensor, b: Tensor) -> Tensor:
     return torch.where((a < 1) & (left < -2), left, torch.where((b < 1) & (right > 2), right, middle))
 
 
-def _logit_quantile(lower: Tensor, upper: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    (below, above, first, second), shape = flattened(lower, upper, a, b)
-    with torch.no_grad():
-        goal, shapes = log_odds(below, above), (first.detach(), second.detach())
-        limit = torch.full_like(goal, math.inf)
-        start = _start(normal_quantile(below, above), *shapes)
-        logit = root(lambda w: log_odds_of(_tail(w, *shapes)), goal, start, -limit, limit)
-        slope = log_odds_of(_tail(logit, *shapes)).slope
-    value = _LOGIT.log_cdf(logit, first, second) - _LOGIT.log_survival(logit, first, second)
-    return polished(logit, value, log_odds(below, above), slope).reshape(shape)
-
-
 def _fisher_quantile(lower: Tensor, upper: Tensor, df1: Tensor, df2: Tensor) -> Tensor:
     df1, df2 = df1.clamp(max=_MOST), df2.clamp(max=_MOST)
-    return torch.exp(_logit_quantile(lower, upper, df1 / 2, df2 / 2) + df2.log() - df1.log())
+    return torch.exp(solved(_tail, _start, lower, upper, df1 / 2, df2 / 2) + df2.log() - df1.log())
 
 
 def _crps(value: Tensor, a: Tensor, b: Tensor) -> Tensor:
@@ -182,7 +164,7 @@ BETA = Family(
     log_cdf=_BETA.log_cdf,
     log_survival=_BETA.log_survival,
     residual=_BETA.residual,
-    quantile=lambda lower, upper, a, b: torch.sigmoid(_logit_quantile(lower, upper, a, b)),
+    quantile=lambda lower, upper, a, b: torch.sigmoid(solved(_tail, _start, lower, upper, a, b)),
     log_prob=_log_prob,
     crps=_crps,
     support=lambda value, *_: (value > 0) & (value < 1),

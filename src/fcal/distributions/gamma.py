@@ -18,16 +18,11 @@ from fcal.distributions.implicit import (
     Rule,
     Tail,
     by_regime,
-    flattened,
     legendre,
     log_gamma_rest,
-    log_odds,
-    log_odds_of,
-    polished,
     residual_of_tail,
-    root,
+    solved,
 )
-from fcal.distributions.tails import normal_quantile
 
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _DROP = 32.0  # the integrand falls by e^-32 over the interval of quadrature
@@ -119,7 +114,6 @@ def _reflected_tail(log_x: Tensor, a: Tensor) -> Tail:
 
 
 _GAMMA = Implicit(_tail, lambda value, concentration, rate: (value.log() + rate.log(), concentration))
-_LOG_GAMMA = Implicit(_tail, lambda log_x, concentration: (log_x, concentration))
 _INVERSE = Implicit(
     _reflected_tail,
     lambda value, concentration, rate: (rate.log() - value.log(), concentration),
@@ -137,19 +131,6 @@ def _start(z: Tensor, a: Tensor) -> Tensor:
     log_tail = torch.special.log_ndtr(z)
     power = (log_tail + torch.lgamma(a + 1)) / a
     return torch.where((cube > 0.3) & (a > 0.5), a.log() + 3 * cube.clamp(min=0.3).log(), power.clamp(max=5.0))
-
-
-def _log_quantile(lower: Tensor, upper: Tensor, concentration: Tensor) -> Tensor:
-    """Logarithm of the quantile at rate 1."""
-    (below, above, a), shape = flattened(lower, upper, concentration)
-    with torch.no_grad():
-        goal, fixed = log_odds(below, above), a.detach()
-        limit = torch.full_like(fixed, math.inf)
-        start = _start(normal_quantile(below, above), fixed)
-        log_x = root(lambda w: log_odds_of(_tail(w, fixed)), goal, start, -limit, limit)
-        slope = log_odds_of(_tail(log_x, fixed)).slope
-    value = _LOG_GAMMA.log_cdf(log_x, a) - _LOG_GAMMA.log_survival(log_x, a)
-    return polished(log_x, value, log_odds(below, above), slope).reshape(shape)
 
 
 def _positive(value: Tensor, *_: Tensor) -> Tensor:
@@ -181,7 +162,7 @@ GAMMA = Family(
     log_cdf=_GAMMA.log_cdf,
     log_survival=_GAMMA.log_survival,
     residual=_GAMMA.residual,
-    quantile=lambda lower, upper, a, rate: torch.exp(_log_quantile(lower, upper, a) - rate.log()),
+    quantile=lambda lower, upper, a, rate: torch.exp(solved(_tail, _start, lower, upper, a) - rate.log()),
     log_prob=_log_prob,
     crps=_crps,
     support=_positive,
@@ -193,7 +174,7 @@ INVERSE_GAMMA = Family(
     log_cdf=_INVERSE.log_cdf,
     log_survival=_INVERSE.log_survival,
     residual=_INVERSE.residual,
-    quantile=lambda lower, upper, a, rate: torch.exp(rate.log() - _log_quantile(upper, lower, a)),
+    quantile=lambda lower, upper, a, rate: torch.exp(rate.log() - solved(_tail, _start, upper, lower, a)),
     log_prob=lambda value, a, rate: _log_prob(1 / value, a, rate) - 2 * value.log(),
     support=_positive,
 )

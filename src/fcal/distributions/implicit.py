@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fcal._checks import check_once, is_tracing
-from fcal.distributions.tails import normal_quantile_of_log
+from fcal.distributions.tails import normal_quantile, normal_quantile_of_log
 
 _NO_GAP = 1e-12  # a function that rounds comes no closer
 _LOG_HALF = math.log(0.5)
@@ -283,6 +283,28 @@ def log_odds_of(tail: Tail) -> LogOdds:
 def log_odds(lower: Tensor, upper: Tensor) -> Tensor:
     """Log-odds of a pair of tail probabilities."""
     return lower.log() - upper.log()
+
+
+def solved(tail: TailOf, start: Callable[..., Tensor], lower: Tensor, upper: Tensor, *parameters: Tensor) -> Tensor:
+    """The coordinate of a law with these tail probabilities, differentiable by all of them and by the parameters.
+
+    Args:
+        tail: ``(coordinate, *parameters)`` to a :class:`Tail`; the coordinate may be any number.
+        start: ``(z, *parameters)`` to a first guess of the coordinate with residual z.
+        lower: Probabilities below.
+        upper: Probabilities above.
+        parameters: They broadcast against the probabilities.
+    """
+    (below, above, *rows), shape = flattened(lower, upper, *parameters)
+    with torch.no_grad():
+        fixed = [row.detach() for row in rows]
+        limit = torch.full_like(below, math.inf)
+        first = start(normal_quantile(below, above), *fixed)
+        found = root(lambda x: log_odds_of(tail(x, *fixed)), log_odds(below, above), first, -limit, limit)
+        slope = log_odds_of(tail(found, *fixed)).slope
+    law = Implicit(tail, lambda *inputs: inputs)
+    value = law.log_cdf(found, *rows) - law.log_survival(found, *rows)
+    return polished(found, value, log_odds(below, above), slope).reshape(shape)
 
 
 def polished(coordinate: Tensor, value: Tensor, goal: Tensor, slope: Tensor) -> Tensor:

@@ -5,14 +5,14 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributions import Distribution
 
 from fcal._checks import check_integer, check_number, is_tracing
 from fcal._ranks import together
 from fcal._registry import Registry
 from fcal.constraints import BatchSums
-from fcal.losses.batch import Batch
+from fcal.losses.batch import Batch, BatchLoss
 from fcal.losses.fcal_loss import FCalLoss
 from fcal.losses.one_pass import evaluate
 from fcal.losses.rivals import NLLLoss
@@ -38,7 +38,7 @@ def _scalar(name: str, term: Callable[..., Tensor], batch: Batch, beside: dict[s
     return value
 
 
-class CombinedLoss(nn.Module):
+class CombinedLoss(BatchLoss):
     r"""Task loss and calibration loss, weighted by :math:`\lambda`.
 
     .. math:: (1 - \lambda) \, L_{task} + \lambda \, L_{cal} \quad\text{(convex)} \qquad
@@ -102,16 +102,8 @@ class CombinedLoss(nn.Module):
             return self.lam
         return self.lam * (self.step.to(torch.float64) / self.warmup_steps).clamp(max=1.0)
 
-    def forward(
-        self,
-        pred: Distribution,
-        target: Tensor,
-        *,
-        valid_mask: Tensor | None = None,
-        weight: Tensor | None = None,
-    ) -> Tensor:
-        """The objective of a batch; arguments as for :class:`fcal.FCalLoss`."""
-        batch = Batch(pred, target, valid_mask, weight)
+    def of_batch(self, batch: Batch) -> Tensor:
+        """The objective of a batch."""
         lam = self.current_lam()
         loss = self._in_one_pass(batch, lam) if self._shares_a_pass() else self._term_by_term(batch, lam)
         if self.training and self.warmup_steps and torch.is_grad_enabled():
@@ -122,7 +114,8 @@ class CombinedLoss(nn.Module):
         criterion = self.calibration
         if self.task is not None or not isinstance(criterion, FCalLoss):
             return False
-        ours = type(criterion).forward is FCalLoss.forward  # a subclass may compute something else
+        kind = type(criterion)  # a subclass may compute something else
+        ours = kind.forward is FCalLoss.forward and kind.of_batch is FCalLoss.of_batch
         return ours and criterion.estimator == "exact" and criterion.is_of_moments()
 
     def _in_one_pass(self, batch: Batch, lam: Tensor | float) -> Tensor:

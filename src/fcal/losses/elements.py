@@ -26,9 +26,14 @@ def pit_values(observation: Observation) -> PITValues:
     """Transforms of the elements that count, in float64."""
     if is_empty(observation):
         return PITValues(*nothing(observation))
+    z, weight = counting_residuals(observation)
+    return PITValues(torch.special.ndtr(z), weight)
+
+
+def counting_residuals(observation: Observation) -> tuple[Tensor, Tensor]:
+    """Residuals of the elements that count, coordinate by coordinate, and their weights. Shapes ``(N,)``."""
     z = counting(residuals_of(observation), observation)
-    weight = element_weight(observation)
-    return PITValues(torch.special.ndtr(z.reshape(-1)), weight.repeat_interleave(z[:1].numel()))
+    return z.reshape(-1), element_weight(observation).repeat_interleave(z[:1].numel())
 
 
 def is_empty(observation: Observation) -> bool:

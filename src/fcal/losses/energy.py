@@ -3,20 +3,18 @@
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
-from torch.distributions import Distribution
+from torch import Tensor
 
 from fcal._checks import check_count, check_flag, check_integer, check_once, check_values
-from fcal._ranks import sum_over_ranks
 from fcal.distributions.observation import Observation
-from fcal.losses.batch import Batch
+from fcal.losses.batch import Batch, BatchLoss
 from fcal.losses.draws import check_generator, reparametrised_draws
 from fcal.losses.elements import is_empty, nothing
 
 _ROOM = 1 << 19  # entries of the largest table of differences
 
 
-class EnergyLoss(nn.Module):
+class EnergyLoss(BatchLoss):
     r"""Mean energy score, from reparametrised draws :math:`X_1, \dots, X_m` of every prediction.
 
     .. math:: \frac 1n \sum_i \Bigl( \frac 1m \sum_k \| X_{ik} - y_i \|
@@ -56,21 +54,13 @@ class EnergyLoss(nn.Module):
         self.generator = check_generator(generator)
         self.sync = check_flag("sync", sync)
 
-    def forward(
-        self,
-        pred: Distribution,
-        target: Tensor,
-        *,
-        valid_mask: Tensor | None = None,
-        weight: Tensor | None = None,
-    ) -> Tensor:
-        """The loss of a batch; arguments as for :class:`fcal.FCalLoss`."""
-        batch = Batch(pred, target, valid_mask, weight)
+    def of_batch(self, batch: Batch) -> Tensor:
+        """The loss of a batch."""
 
         def local() -> Tensor:
             return self._local_sums(batch.observe(widest=True))
 
-        total, count = (sum_over_ranks(local, size=2, device=batch.device()) if self.sync else local()).unbind()
+        total, count = self.over_ranks(local, 2, batch).unbind()
         if not count.item() > 0:
             check_count(0, at_least=1)
         return (total / count).to(batch.dtype())

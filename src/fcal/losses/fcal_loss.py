@@ -4,8 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
-from torch.distributions import Distribution
+from torch import Tensor
 
 from fcal import divergences
 from fcal._checks import check_count, check_flag, check_integer
@@ -20,12 +19,13 @@ from fcal.constraints import (
     sampled_moments_of_q,
     traced_sums,
 )
-from fcal.losses.batch import Batch
+from fcal.losses.batch import Batch, BatchLoss
+from fcal.losses.draws import check_generator
+from fcal.losses.elements import counting_residuals
 from fcal.losses.one_pass import Plan, check_effective_count, evaluate
-from fcal.residuals import residuals_of
 
 
-class FCalLoss(nn.Module):
+class FCalLoss(BatchLoss):
     r"""Divergence between the law of a batch's standardised residuals and the law they must follow.
 
     If the predictions are right, residuals :math:`z` are standard normal and sums :math:`q` of K of their squares are
@@ -98,34 +98,14 @@ class FCalLoss(nn.Module):
         self.estimator = estimator
         self.finite_batch = check_flag("finite_batch", finite_batch)
         self.draws = check_integer("draws", draws, at_least=2)
-        if not (generator is None or isinstance(generator, torch.Generator)):
-            raise TypeError(f"expected `generator` a torch.Generator, got {type(generator).__name__}")
-        self.generator = generator
+        self.generator = check_generator(generator)
         self.detach_mean = check_flag("detach_mean", detach_mean)
         self.sync = check_flag("sync", sync)
 
-    def forward(
-        self,
-        pred: Distribution,
-        target: Tensor,
-        *,
-        valid_mask: Tensor | None = None,
-        weight: Tensor | None = None,
-    ) -> Tensor:
-        """The loss of a batch.
-
-        Args:
-            pred: Prediction of any registered family.
-            target: Targets, shaped like the prediction's samples; NaN where missing.
-            valid_mask: True where a target counts; shaped like ``target`` or its rows. A vector with one missing
-                coordinate is missing as a whole, unless the coordinates are ``Independent``.
-            weight: Non-negative weights, shaped like ``target`` or its rows; constants for autograd.
-
-        Returns:
-            A non-negative scalar, zero when the batch's moments are those of the target law.
-        """
+    def of_batch(self, batch: Batch) -> Tensor:
+        """The loss of a batch, non-negative; zero when its moments are those of the target law."""
         estimate = _ESTIMATORS[self.estimator] if self.is_of_moments() else _of_samples
-        return estimate(self, Batch(pred, target, valid_mask, weight))
+        return estimate(self, batch)
 
     def is_of_moments(self) -> bool:
         """Whether the divergence depends on the residuals through their moments alone."""
@@ -226,13 +206,8 @@ def _valid_residuals(batch: Batch, *, detach_mean: bool) -> tuple[Tensor, Tensor
     observation = batch.observe(widest=True)
     if detach_mean:
         observation = replace(observation, law=observation.law.detach_location())
-    z, weight = residuals_of(observation), observation.weight
-    if weight is not None:
-        weight = weight.reshape(weight.shape + (1,) * (z.dim() - weight.dim())).expand(z.shape)
-    if observation.valid is None:
-        return z.reshape(-1), None if weight is None else weight.reshape(-1)
-    valid = observation.valid
-    return z[valid].reshape(-1), None if weight is None else weight[valid].reshape(-1)
+    z, weight = counting_residuals(observation)
+    return z, None if observation.weight is None else weight
 
 
 _LARGEST_RESIDUAL = 1e70  # whose square is still far from overflow

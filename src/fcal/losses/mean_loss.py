@@ -3,17 +3,15 @@
 from functools import partial
 
 import torch
-from torch import Tensor, nn
-from torch.distributions import Distribution
+from torch import Tensor
 
 from fcal._checks import check_count, check_flag, is_tracing
-from fcal._ranks import sum_over_ranks
 from fcal.distributions.observation import Observation
-from fcal.losses.batch import Batch
+from fcal.losses.batch import Batch, BatchLoss
 from fcal.losses.elements import is_empty, nothing
 
 
-class MeanLoss(nn.Module):
+class MeanLoss(BatchLoss):
     """Base of losses that average :meth:`element_loss` over the elements that count, of all ranks together.
 
     Args:
@@ -39,18 +37,10 @@ class MeanLoss(nn.Module):
         """Loss of every element, unreduced; hidden elements may hold anything."""
         raise NotImplementedError
 
-    def forward(
-        self,
-        pred: Distribution,
-        target: Tensor,
-        *,
-        valid_mask: Tensor | None = None,
-        weight: Tensor | None = None,
-    ) -> Tensor:
-        """The loss of a batch; arguments as for :class:`fcal.FCalLoss`."""
-        batch = Batch(pred, target, valid_mask, weight)
+    def of_batch(self, batch: Batch) -> Tensor:
+        """The loss of a batch."""
         local = partial(self._local_sums, batch)
-        total, count = (sum_over_ranks(local, size=2, device=batch.device()) if self.sync else local()).unbind()
+        total, count = self.over_ranks(local, 2, batch).unbind()
         if not is_tracing() and not count.item() > 0:
             check_count(0, at_least=1)
         return (total / count).to(batch.dtype())

@@ -5,12 +5,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
-from torch.distributions import Distribution
+from torch import Tensor
 
 from fcal._checks import check_count, check_flag, check_integer, check_number
-from fcal._ranks import gathered, sum_over_ranks
-from fcal.losses.batch import Batch
+from fcal._ranks import gathered
+from fcal.losses.batch import Batch, BatchLoss
 from fcal.losses.draws import check_generator, reparametrised_draws
 from fcal.losses.elements import counting, element_weight, is_empty, nothing
 from fcal.losses.fourier import fourier_sums
@@ -20,7 +19,7 @@ _MOST_FREQUENCIES = 1024
 _SUMMARY = 5
 
 
-class MMDLoss(nn.Module):
+class MMDLoss(BatchLoss):
     r"""Squared maximum mean discrepancy between targets and reparametrised draws of the predictions.
 
     .. math:: \frac 1{n^2} \sum_{i,j} k(y_i, y_j) - 2 k(y_i, \hat y_j) + k(\hat y_i, \hat y_j), \qquad
@@ -80,16 +79,8 @@ class MMDLoss(nn.Module):
         self.generator = check_generator(generator)
         self.sync = check_flag("sync", sync)
 
-    def forward(
-        self,
-        pred: Distribution,
-        target: Tensor,
-        *,
-        valid_mask: Tensor | None = None,
-        weight: Tensor | None = None,
-    ) -> Tensor:
-        """The loss of a batch; arguments as for :class:`fcal.FCalLoss`."""
-        batch = Batch(pred, target, valid_mask, weight)
+    def of_batch(self, batch: Batch) -> Tensor:
+        """The loss of a batch."""
         samples: list[_Samples] = []
 
         def summaries() -> Tensor:
@@ -105,7 +96,7 @@ class MMDLoss(nn.Module):
             return torch.cat([_difference(samples[0], index, wave) for index, wave in enumerate(waves)])
 
         size = sum(2 * wave.number for wave in waves)
-        sums = sum_over_ranks(differences, size=size, device=batch.device()) if self.sync else differences()
+        sums = self.over_ranks(differences, size, batch)
         parts = (sums / summary[0, 0]).split([2 * wave.number for wave in waves])
         distances = [wave.spectrum(part) @ part.square() for wave, part in zip(waves, parts, strict=True)]
         return torch.stack(distances).mean().to(batch.dtype())

@@ -25,6 +25,7 @@ from fcal.distributions.law import Law, law_of
 from fcal.distributions.location_scale import NORMAL
 from fcal.distributions.observation import Observation, check_parameter_kinds, result_dtype
 from fcal.losses.batch import Batch
+from fcal.losses.elements import nothing
 from fcal.losses.pieces import Pieces, leaves_of
 from fcal.losses.scalar_stage import Objective, value_and_slopes
 from fcal.residuals import residuals_of
@@ -251,8 +252,7 @@ def _weights_like(z: Tensor, observation: Observation) -> Tensor | None:
 
 def _empty_run(observation: Observation) -> _Pass:
     """Nothing, but hanging on the prediction, so that a rank without targets takes part in the backward pass."""
-    nothing = torch.cat([parameter.reshape(-1)[:0].to(torch.float64) for parameter in observation.law.parameters])
-    return _Pass(SumInputs(nothing), SumOptions(), [0.0] * SIZE, observation.dtype)
+    return _Pass(SumInputs(nothing(observation)[0]), SumOptions(), [0.0] * SIZE, observation.dtype)
 
 
 def _residuals_and_nll(observation: Observation, plan: Plan) -> tuple[Tensor, Tensor | None, Tensor | None]:

@@ -4,19 +4,18 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.distributions import Distribution
+from torch import Tensor
 
 from fcal._checks import check_count, check_flag, check_integer, check_number, check_once
-from fcal._ranks import gathered, sum_over_ranks
+from fcal._ranks import gathered
 from fcal._registry import Registry
-from fcal.losses.batch import Batch
+from fcal.losses.batch import Batch, BatchLoss
 from fcal.losses.elements import PITValues, pit_values
 
 _ROOM = 1 << 19  # entries of the largest table of steps
 
 
-class PCELoss(nn.Module):
+class PCELoss(BatchLoss):
     r"""Probabilistic calibration error: how far the transforms :math:`Z_i = F_i(y_i)` are from uniform.
 
     .. math:: \frac 1M \sum_{j=1}^M \Bigl| \alpha_j - \frac 1n \sum_i \sigma(\tau (\alpha_j - Z_i)) \Bigr|^p
@@ -69,16 +68,8 @@ class PCELoss(nn.Module):
         self.p = check_integer("p", p, at_least=1, at_most=2)
         self.sync = check_flag("sync", sync)
 
-    def forward(
-        self,
-        pred: Distribution,
-        target: Tensor,
-        *,
-        valid_mask: Tensor | None = None,
-        weight: Tensor | None = None,
-    ) -> Tensor:
-        """The loss of a batch; arguments as for :class:`fcal.FCalLoss`."""
-        batch = Batch(pred, target, valid_mask, weight)
+    def of_batch(self, batch: Batch) -> Tensor:
+        """The loss of a batch."""
         return _KINDS[self.kind](self, batch).to(batch.dtype())
 
     def extra_repr(self) -> str:
@@ -94,7 +85,7 @@ def _kde(loss: PCELoss, batch: Batch) -> Tensor:
         below: Tensor = _SmoothCounts.apply(pit.values, pit.weight, levels, loss.sharpness)
         return torch.cat([below, pit.weight.sum().reshape(1)])
 
-    sums = sum_over_ranks(local, size=loss.levels + 1, device=batch.device()) if loss.sync else local()
+    sums = loss.over_ranks(local, loss.levels + 1, batch)
     _check_total(sums[-1])
     return (levels - sums[:-1] / sums[-1]).abs().pow(loss.p).mean()
 
@@ -138,7 +129,7 @@ def _sort(loss: PCELoss, batch: Batch) -> Tensor:
         gap = (pit.values - levels).abs().pow(loss.p)
         return torch.stack([(pit.weight * gap).sum(), pit.weight.sum()])
 
-    sums = sum_over_ranks(local, size=2, device=batch.device()) if loss.sync else local()
+    sums = loss.over_ranks(local, 2, batch)
     _check_total(sums[1])
     return sums[0] / sums[1]
 

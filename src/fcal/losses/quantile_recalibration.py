@@ -1,16 +1,13 @@
 """Likelihood of a prediction after the recalibration that its own batch asks for."""
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
-from torch.distributions import Distribution
+from torch import Tensor
 
 from fcal._checks import check_flag, check_number
-from fcal._ranks import sum_over_ranks
-from fcal.losses.batch import Batch
+from fcal.losses.batch import Batch, BatchLoss
 from fcal.losses.elements import PITValues, counting, element_weight, is_empty, pit_values
 from fcal.losses.fourier import fourier_series, fourier_sums
 from fcal.losses.one_pass import check_effective_count
@@ -19,7 +16,7 @@ from fcal.scores import element_nll
 _FARTHEST = 36.0  # x / sinh(x) is below 2e-14 farther out
 
 
-class QuantileRecalibrationLoss(nn.Module):
+class QuantileRecalibrationLoss(BatchLoss):
     r"""Negative log-likelihood of the predictions, recalibrated by the batch's own transforms :math:`Z_i = F_i(y_i)`.
 
     .. math:: \frac 1n \sum_i -\log f_i(y_i) - \log r(Z_i), \qquad
@@ -68,16 +65,8 @@ class QuantileRecalibrationLoss(nn.Module):
         self.bandwidth = check_number("bandwidth", bandwidth, low=1e-3, high=1e3)
         self.sync = check_flag("sync", sync)
 
-    def forward(
-        self,
-        pred: Distribution,
-        target: Tensor,
-        *,
-        valid_mask: Tensor | None = None,
-        weight: Tensor | None = None,
-    ) -> Tensor:
-        """The loss of a batch; arguments as for :class:`fcal.FCalLoss`."""
-        batch = Batch(pred, target, valid_mask, weight)
+    def of_batch(self, batch: Batch) -> Tensor:
+        """The loss of a batch."""
         terms: list[_Terms] = []
 
         def weights() -> Tensor:
@@ -85,7 +74,7 @@ class QuantileRecalibrationLoss(nn.Module):
             weight = terms[0].pit.weight
             return torch.stack([weight.sum(), weight.square().sum()])
 
-        total, square = self._over_ranks(weights, 2, batch).tolist()
+        total, square = self.over_ranks(weights, 2, batch).tolist()
         effective = total * total / square if square else 0.0
         check_effective_count(effective, 0)
         scale = self.bandwidth * effective**-0.2
@@ -95,7 +84,7 @@ class QuantileRecalibrationLoss(nn.Module):
         def cosines() -> Tensor:
             return fourier_sums(pit.values, pit.weight, math.pi, len(damping)).real
 
-        coefficients = damping * self._over_ranks(cosines, len(damping), batch) / total
+        coefficients = damping * self.over_ranks(cosines, len(damping), batch) / total
 
         def scores() -> Tensor:
             density = fourier_series(pit.values, coefficients.to(torch.complex128), math.pi)
@@ -103,15 +92,12 @@ class QuantileRecalibrationLoss(nn.Module):
             recalibrated = terms[0].nll - (pit.weight * torch.maximum(density, least).log()).sum()
             return torch.stack([terms[0].event_size * recalibrated, terms[0].total])
 
-        score, count = self._over_ranks(scores, 2, batch).unbind()
+        score, count = self.over_ranks(scores, 2, batch).unbind()
         return (score / count).to(batch.dtype())
 
     def extra_repr(self) -> str:
         """The options, for ``print``."""
         return f"bandwidth={self.bandwidth}, sync={self.sync}"
-
-    def _over_ranks(self, local: Callable[[], Tensor], size: int, batch: Batch) -> Tensor:
-        return sum_over_ranks(local, size=size, device=batch.device()) if self.sync else local()
 
 
 class _Terms(NamedTuple):
