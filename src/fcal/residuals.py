@@ -6,17 +6,16 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from fcal._checks import check_pair, check_values, is_tracing
-from fcal.distributions import normal_quantile_of_log, quantile
-from fcal.distributions.family import Formula
+from fcal._checks import check_pair, check_values
+from fcal.distributions import quantile
 from fcal.distributions.implicit import attach
 from fcal.distributions.law import Law, law_of
 from fcal.distributions.observation import Observation, observe
+from fcal.distributions.standard_residual import family_residual
 
 __all__ = ["standardize", "unstandardize"]
 
 _FARTHEST = 37.5  # beyond it a normal tail probability is no longer a normal float64
-_CENTRAL = 0.02
 
 
 def standardize(pred: Distribution, target: Tensor, *, valid_mask: Tensor | None = None) -> Tensor:
@@ -108,43 +107,6 @@ def residuals_of(observation: Observation) -> Tensor:
 
 
 def _residuals(law: Law, target: Tensor) -> Tensor:
-    family = law.family
     inner, direction, _ = law.pull_back(target)
-    if family.residual is not None:
-        z = family.residual(inner, *law.parameters)
-    else:
-        assert family.log_cdf is not None  # Family guarantees both
-        assert family.log_survival is not None
-        z = _from_nearer_tail(family.log_cdf(inner, *law.parameters), family.log_survival(inner, *law.parameters))
-    if family.central is not None:
-        z = _refined_near_median(z, family.central, (inner, *law.parameters))
+    z = family_residual(law.family, inner, *law.parameters)
     return direction * z if law.transforms else z
-
-
-def _refined_near_median(z: Tensor, central: Formula, arguments: tuple[Tensor, ...]) -> Tensor:
-    """Replace residuals near 0, where log F rounds, by the series of the normal quantile about 1/2."""
-    near = z.detach().abs() < _CENTRAL
-    if is_tracing():
-        return torch.where(near, _from_central(torch.where(near, central(*arguments), 0.0)), z)
-    where = near.reshape(-1).nonzero().squeeze(1)
-    if not len(where):
-        return z
-    few = (_selected(x, z.shape, where) for x in arguments)
-    return z.reshape(-1).index_copy(0, where, _from_central(central(*few))).reshape(z.shape)
-
-
-def _selected(values: Tensor, shape: torch.Size, where: Tensor) -> Tensor:
-    event = values.shape[len(shape) :]
-    return values if not values.dim() else values.expand(shape + event).reshape(-1, *event).index_select(0, where)
-
-
-def _from_central(c: Tensor) -> Tensor:
-    square = c.square()
-    series = c * (1 + square * (math.pi / 3 + square * (7 * math.pi**2 / 30 + square * 127 * math.pi**3 / 630)))
-    return math.sqrt(2 * math.pi) * series
-
-
-def _from_nearer_tail(log_cdf: Tensor, log_survival: Tensor) -> Tensor:
-    below = log_cdf <= log_survival
-    z = normal_quantile_of_log(torch.where(below, log_cdf, log_survival))
-    return torch.where(below, z, -z)

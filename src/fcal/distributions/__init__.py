@@ -14,6 +14,8 @@ from fcal.distributions.asymmetric_laplace import AsymmetricLaplace
 from fcal.distributions.family import Family, families, register
 from fcal.distributions.functions import log_cdf, log_survival, quantile
 from fcal.distributions.logistic import Logistic
+from fcal.distributions.monotone import AffineMap, BetaMap, MonotoneMap, PiecewiseLinear
+from fcal.distributions.quantiles import QuantileLaw
 from fcal.distributions.tails import (
     finite_exp,
     log1mexp_of_log,
@@ -22,12 +24,19 @@ from fcal.distributions.tails import (
     normal_quantile_of_log,
 )
 from fcal.distributions.truncated_normal import TruncatedNormal
+from fcal.distributions.warped import Warped
 
 __all__ = [
+    "AffineMap",
     "AsymmetricLaplace",
+    "BetaMap",
     "Family",
     "Logistic",
+    "MonotoneMap",
+    "PiecewiseLinear",
+    "QuantileLaw",
     "TruncatedNormal",
+    "Warped",
     "beta",
     "families",
     "finite_exp",

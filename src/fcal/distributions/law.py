@@ -107,6 +107,20 @@ def in_rows(value: Tensor, elements: torch.Size, event_dim: int) -> Tensor:
     return value.expand(elements + event).reshape(elements.numel(), *event)
 
 
+TakeApart = Callable[[Distribution], Law]
+_TAKEN_APART_BY: dict[type[Distribution], TakeApart] = {}
+
+
+def taken_apart_by(kind: type[Distribution]) -> Callable[[TakeApart], TakeApart]:
+    """Decorator: how to take apart a class whose family depends on what its instances are made of."""
+
+    def add(function: TakeApart) -> TakeApart:
+        _TAKEN_APART_BY[kind] = function
+        return function
+
+    return add
+
+
 def law_of(pred: Distribution) -> Law:
     """Take a prediction apart.
 
@@ -122,6 +136,9 @@ def law_of(pred: Distribution) -> Law:
     if isinstance(pred, MixtureSameFamily):
         family = mixture_family(pred)
         return Law(MixtureSameFamily, family, _attributes(pred, family.parameters), name=name)
+    for kind, take_apart in _TAKEN_APART_BY.items():
+        if isinstance(pred, kind):
+            return take_apart(pred)
     if isinstance(pred, TransformedDistribution):
         base = law_of(pred.base_dist)
         transforms = [part for transform in pred.transforms for part in _parts(transform)]
