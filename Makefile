@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
-EXTRAS := all,dev
+EXTRAS := all,bench,dev
 export OMP_NUM_THREADS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -46,6 +46,8 @@ wheel: setup ## build the wheel, install it into an empty environment, import it
 bench: setup ## speed as ratios in one run; writes runs/bench/*.json
 	$(BIN)/python bench/core.py --out runs/bench/core.json
 	$(BIN)/python bench/families.py --out runs/bench/families.json
+	$(BIN)/python bench/evaluation.py --out runs/bench/evaluation.json
+	$(BIN)/python bench/recalibration.py --out runs/bench/recalibration.json
 
 # torch and torchvision are only good as a pair: to move them, edit their two lines first.
 lock: ## rewrite constraints.txt with what resolves today, torch and torchvision as they are

@@ -63,7 +63,7 @@ def status_kib(name: str) -> int:
 
 
 def table(rows: list[Row]) -> Table:
-    printed = Table(title="forward + backward, float32, one thread; ratio of medians in one run")
+    printed = Table(title="one thread; ratio of medians in one run")
     for name, side in (
         ("work", "left"),
         ("N", "right"),

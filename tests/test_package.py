@@ -55,7 +55,15 @@ def test_import_pulls_in_nothing_heavy(probe):
 
 
 def public_objects() -> dict[str, object]:
-    rooms = [fcal.distributions, fcal.divergences, fcal.losses, fcal.residuals, fcal.scores]
+    rooms = [
+        fcal.distributions,
+        fcal.divergences,
+        fcal.losses,
+        fcal.metrics,
+        fcal.recalibration,
+        fcal.residuals,
+        fcal.scores,
+    ]
     named = {f"{room.__name__}.{name}": getattr(room, name) for room in rooms for name in room.__all__}
     return {name: value for name, value in named.items() if not inspect.ismodule(value)}
 
@@ -67,7 +75,7 @@ def test_every_public_object_has_an_example(name):
     assert ">>> " in documentation or "See :class:" in documentation
 
 
-@pytest.mark.parametrize("name", ["FCalLoss", "nll", "crps", "standardize"])
+@pytest.mark.parametrize("name", ["FCalLoss", "nll", "crps", "standardize", "evaluate"])
 def test_surface_names_resolve(name):
     assert callable(getattr(fcal, name))
     assert name in dir(fcal)

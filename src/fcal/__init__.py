@@ -4,8 +4,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fcal import distributions, divergences, losses, residuals, scores
+    from fcal import (
+        distributions,
+        divergences,
+        losses,
+        metrics,
+        plots,
+        recalibration,
+        reports,
+        residuals,
+        scores,
+        tables,
+    )
     from fcal.losses import FCalLoss
+    from fcal.metrics import evaluate
     from fcal.residuals import standardize
     from fcal.scores import crps, nll
 
@@ -15,10 +27,22 @@ __version__ = "0.1.0"
 _HOME_OF = {
     "FCalLoss": "fcal.losses",
     "crps": "fcal.scores",
+    "evaluate": "fcal.metrics",
     "nll": "fcal.scores",
     "standardize": "fcal.residuals",
 }
-_ROOMS = ("distributions", "divergences", "losses", "residuals", "scores")
+_ROOMS = (
+    "distributions",
+    "divergences",
+    "losses",
+    "metrics",
+    "plots",
+    "recalibration",
+    "reports",
+    "residuals",
+    "scores",
+    "tables",
+)
 
 __all__ = [
     "FCalLoss",
@@ -26,11 +50,17 @@ __all__ = [
     "crps",
     "distributions",
     "divergences",
+    "evaluate",
     "losses",
+    "metrics",
     "nll",
+    "plots",
+    "recalibration",
+    "reports",
     "residuals",
     "scores",
     "standardize",
+    "tables",
 ]
 
 

@@ -1,0 +1,385 @@
+"""From predictions and targets to counts and sums: one pass, in pieces that stay in cache."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, Normal
+
+from fcal._checks import check_beside_target
+from fcal.distributions import normal_quantile
+from fcal.distributions.law import Law, in_rows
+from fcal.distributions.observation import Observation, observe, widened
+from fcal.metrics.fingerprint import fingerprint_of, folded, mixed
+from fcal.metrics.grid import LOG_BINS, Z_BINS, Grid, chi2_quantiles, log_index
+from fcal.metrics.report import LEVELS
+from fcal.metrics.state import CLUSTER_BINS, CLUSTER_SUMS, CLUSTERS, State, empty_state
+from fcal.residuals import residuals_of
+from fcal.scores import element_crps, element_nll
+
+_PIECE = (
+    1 << 17
+)  # scalars: much smaller, and the calls cost more than the work; much larger, and nothing stays in cache
+_LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
+_FARTHEST = 1e70  # its fourth power is still a float64
+_LEVEL_STEPS = 200  # every level's interval ends at multiples of 1 / 200
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Which group and cluster each element belongs to.
+
+    Attributes:
+        group: Below the number of groups; None where there is one. Shape of the elements, flat.
+        cluster: Any integers; None where rows are independent. Shape of the elements, flat.
+        groups: Number of groups.
+    """
+
+    group: Tensor | None
+    cluster: Tensor | None
+    groups: int
+
+    def piece(self, where: slice, valid: Tensor | None) -> "Labels":
+        """Labels of some elements."""
+        group, cluster = (_taken(x, where, valid) for x in (self.group, self.cluster))
+        return replace(self, group=group, cluster=cluster)
+
+    def repeated(self, times: int) -> "Labels":
+        """Labels of the coordinates of vectors."""
+        if times == 1:
+            return self
+        group, cluster = (x if x is None else x.repeat_interleave(times) for x in (self.group, self.cluster))
+        return replace(self, group=group, cluster=cluster)
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Scalars of one piece, all of one length but ``squared_distance``; float64, of normal predictions also float32.
+
+    Attributes:
+        z: Residuals.
+        t: 2 Phi(z) - 1.
+        error: Target minus predicted mean; None where there is no mean, or no sd.
+        sigma: Predicted sd; None likewise.
+        ratio: Error by sigma; None likewise.
+        nll: Per scalar.
+        crps: Per scalar; None where there is none.
+        target: Targets.
+        squared_distance: Of vectors, the sum of squared residuals. Shape ``(rows,)``.
+    """
+
+    z: Tensor
+    t: Tensor
+    error: Tensor | None
+    sigma: Tensor | None
+    ratio: Tensor | None
+    nll: Tensor
+    crps: Tensor | None
+    target: Tensor
+    squared_distance: Tensor | None
+
+
+def gathered(
+    pred: Distribution,
+    target: Tensor,
+    grid: Grid,
+    *,
+    valid_mask: Tensor | None = None,
+    group: Tensor | None = None,
+    groups: int = 1,
+    cluster: Tensor | None = None,
+    fingerprinted: bool = False,
+) -> State:
+    """State of one batch.
+
+    Args:
+        pred: Prediction of any registered family.
+        target: Targets, NaN where missing.
+        grid: Bins to count in.
+        valid_mask: True where a target counts.
+        group: Integers below ``groups``; shaped like the targets or their rows.
+        groups: Number of groups.
+        cluster: Integers; shaped like the targets or their rows.
+        fingerprinted: Whether to remember the targets' fingerprint.
+
+    Raises:
+        TypeError: Labels that are not integers.
+        ValueError: Labels of another shape, or out of range.
+    """
+    with torch.no_grad():
+        observation = observe(pred, target, valid_mask=valid_mask, as_given=True)
+        rows = target.shape[: observation.row_dims]
+        labels = Labels(
+            group=_flat_labels("group", group, observation, rows, below=groups),
+            cluster=_flat_labels("cluster", cluster, observation, rows),
+            groups=groups,
+        )
+        state = empty_state(grid, groups=groups, clustered=cluster is not None, device=target.device)
+        for piece, where, valid in _pieces(observation):
+            if piece.target.numel():
+                some = labels.piece(where, valid)
+                _count(state, _scored(piece), some, grid)
+                if fingerprinted:
+                    _fingerprint(state, piece.target, some)
+        return state
+
+
+def _flat_labels(
+    name: str, labels: Tensor | None, observation: Observation, rows: torch.Size, below: int | None = None
+) -> Tensor | None:
+    if labels is None:
+        return None
+    checked = check_beside_target(name, labels, observation.target, rows)
+    if checked.is_floating_point() or checked.is_complex() or checked.dtype == torch.bool:
+        raise TypeError(f"expected `{name}` of an integer dtype, got {checked.dtype}")
+    elements = observation.elements()
+    if checked.dim() > len(elements):
+        raise ValueError(f"expected `{name}` of shape {tuple(elements)}, one per row, got {tuple(checked.shape)}")
+    flat = checked.reshape(checked.shape + (1,) * (len(elements) - checked.dim())).expand(elements).reshape(-1)
+    if below is not None and len(flat) and not (int(flat.min()) >= 0 and int(flat.max()) < below):
+        raise ValueError(f"expected `{name}` within 0 to {below - 1}, got {int(flat.min())} to {int(flat.max())}")
+    return flat.to(torch.int64)
+
+
+def _pieces(observation: Observation) -> Iterator[tuple[Observation, slice, Tensor | None]]:
+    """Parts of a batch without what does not count; float64, but for normal predictions, which keep float32."""
+    law, elements = observation.law, observation.elements()
+    dtype = observation.dtype if _is_normal(law) else torch.float64
+    leaves = [in_rows(observation.target, elements, law.family.event_dim), *law.leaves(elements)]
+    valid = None if observation.valid is None else observation.valid.reshape(-1)
+    widest = max([leaf[:1].numel() for leaf in leaves] or [1])
+    step = max(_PIECE // max(widest, 1), 1)
+    for start in range(0, elements.numel(), step):
+        where = slice(start, min(start + step, elements.numel()))
+        some = None if valid is None else valid[where]
+        target, *rest = (widened(_some(leaf, where, some), dtype) for leaf in leaves)
+        piece = replace(observation, law=law.with_leaves(rest), target=target, valid=None, row_dims=1)
+        yield piece, where, some
+
+
+def _some(values: Tensor, where: slice, valid: Tensor | None) -> Tensor:
+    part = values.detach()[where]
+    return part if valid is None else part[valid]
+
+
+def _taken(values: Tensor | None, where: slice, valid: Tensor | None) -> Tensor | None:
+    return None if values is None else _some(values, where, valid)
+
+
+def _is_normal(law: Law) -> bool:
+    return law.kind is Normal and not law.transforms
+
+
+def _scored(piece: Observation) -> Scored:
+    law = piece.law
+    if _is_normal(law):
+        return _scored_normal(piece.target, *law.parameters)
+    z = residuals_of(piece)
+    mean, sigma = _moments(law)
+    dims = z.shape[1] if z.dim() == 2 else 1
+    error = None if mean is None else (piece.target - mean).reshape(-1)
+    spread = None if sigma is None else sigma.expand(piece.target.shape).reshape(-1).contiguous()
+    return Scored(
+        z=z.reshape(-1).clamp(-_FARTHEST, _FARTHEST),
+        t=torch.erf(z.reshape(-1) * math.sqrt(0.5)),
+        error=error,
+        sigma=spread,
+        ratio=None if error is None or spread is None else (error / spread).clamp_(-_FARTHEST, _FARTHEST),
+        nll=element_nll(piece).repeat_interleave(dims) / dims,
+        crps=None if law.family.event_dim else element_crps(piece),
+        target=piece.target.reshape(-1),
+        squared_distance=z.square().sum(-1) if law.family.event_dim else None,
+    )
+
+
+def _scored_normal(target: Tensor, loc: Tensor, scale: Tensor) -> Scored:
+    """The same for normal predictions, where one error function and one exponential serve all.
+
+    In float32 each term is rounded by itself, so that sums of them, in float64, do not depend on the order.
+    """
+    error = target - loc
+    farthest = min(_FARTHEST, torch.finfo(error.dtype).max)
+    z = torch.div(error, scale).clamp_(-farthest, farthest)
+    t = torch.mul(z, math.sqrt(0.5)).erf_()
+    half_square = z.square().mul_(0.5)
+    nll = torch.log(scale).add_(half_square).add_(_LOG_SQRT_2PI)
+    if not math.isfinite(nll.sum().item()):  # beyond float32
+        nll = z.double().square().mul_(0.5).add_(scale.double().log()).add_(_LOG_SQRT_2PI)
+    density = half_square.neg_().exp_()
+    crps = torch.mul(z, t).add_(density, alpha=math.sqrt(2 / math.pi)).sub_(1 / math.sqrt(math.pi)).mul_(scale)
+    return Scored(z, t, error, scale, z, nll, crps, target, None)
+
+
+def _moments(law: Law) -> tuple[Tensor | None, Tensor | None]:
+    """Mean and sd of a law, NaN where not both are finite; None where it has none."""
+    try:
+        pred = law.distribution()
+        mean, sigma = pred.mean, pred.stddev
+    except (NotImplementedError, AttributeError):  # torch's way to say that it does not know
+        return None, None
+    usable = torch.isfinite(mean) & torch.isfinite(sigma) & (sigma > 0)
+    return mean.where(usable, torch.nan), sigma.where(usable, torch.nan)
+
+
+def _count(state: State, scored: Scored, labels: Labels, grid: Grid) -> None:
+    """Add a piece to the state."""
+    z = scored.z
+    dims = 1 if scored.squared_distance is None else len(z) // len(scored.squared_distance)
+    per_scalar = labels.repeated(dims)
+    counter = _Counter(per_scalar.group, labels.groups, z.device)
+    state.n.add_(len(z) if per_scalar.group is None else counter.counts(None, 1)[:, 0])
+    wide = _Wide.of(scored)
+    state.sums.add_(counter.sums(_terms(scored, wide)))
+    pit = counter.counts(grid.pit_index(scored.t), grid.pit_bins)
+    state.pit.add_(pit)
+    z_index = grid.z_index(z)
+    state.z.add_(counter.counts(z_index, Z_BINS + 2))
+    if dims == 1 and scored.squared_distance is None and grid.pit_bins % _LEVEL_STEPS == 0:
+        state.coverage.add_(_coverage_of_pit(pit))
+    else:
+        _count_coverage(state, scored, labels, dims)
+    if scored.sigma is not None and scored.error is not None:
+        _count_sigma(state, scored.sigma, scored.error, z_index, counter)
+    if per_scalar.cluster is not None:
+        _count_clusters(state, wide, per_scalar)
+
+
+@dataclass(frozen=True)
+class _Wide:
+    """Residuals and their squares in float64."""
+
+    z: Tensor
+    z_sq: Tensor
+    t: Tensor
+    t_sq: Tensor
+
+    @classmethod
+    def of(cls, scored: Scored) -> "_Wide":
+        z, t = scored.z.double(), scored.t.double()
+        return cls(z, z * z, t, t * t)
+
+
+# A factor and another one, which is 1 where None; None where there is no term.
+Term = tuple[Tensor, Tensor | None] | None
+
+
+def _terms(scored: Scored, wide: _Wide) -> list[Term]:
+    """What is summed, in the order of ``SUMS``."""
+    error, sigma = (None if x is None else x.double() for x in (scored.error, scored.sigma))
+    target, ratio = scored.target.double(), scored.ratio
+    ratio_sq = wide.z_sq if ratio is scored.z else None if ratio is None else ratio.double().square()
+    return [
+        None if error is None else (error, None),
+        None if error is None else (error, error),
+        None if sigma is None else (sigma, sigma),
+        (scored.nll.double(), None),
+        None if scored.crps is None else (scored.crps.double(), None),
+        *_power_terms(wide.z, wide.z_sq),
+        *_power_terms(wide.t, wide.t_sq),
+        (target, None),
+        (target, target),
+        None if ratio_sq is None else (ratio_sq, ratio_sq),
+    ]
+
+
+def _power_terms(x: Tensor, square: Tensor) -> list[Term]:
+    return [(x, None), (square, None), (square, x), (square, square)]
+
+
+@dataclass(frozen=True)
+class _Counter:
+    """Counts and sums by group, all groups at once."""
+
+    group: Tensor | None
+    groups: int
+    device: torch.device
+
+    def counts(self, index: Tensor | None, bins: int) -> Tensor:
+        """Number of elements in each bin of each group. Shape ``(groups, bins)``."""
+        return torch.bincount(self._joint(index, bins), minlength=self.groups * bins).view(self.groups, bins)
+
+    def weighted(self, index: Tensor | None, bins: int, weights: Tensor) -> Tensor:
+        """Sum of weights in each bin of each group. Shape ``(groups, bins)``."""
+        joint = self._joint(index, bins)
+        return torch.bincount(joint, weights, minlength=self.groups * bins).view(self.groups, bins)
+
+    def sums(self, terms: Sequence[Term]) -> Tensor:
+        """Sums of several terms; NaN where there is none. Shape ``(groups, terms)``."""
+        return torch.stack([self._sum(term) for term in terms], -1)
+
+    def _sum(self, term: Term) -> Tensor:
+        if term is None:
+            return torch.full((self.groups,), torch.nan, dtype=torch.float64, device=self.device)
+        value, factor = term
+        if self.group is not None:
+            return self.weighted(None, 1, value if factor is None else value * factor)[:, 0]
+        return (value.sum() if factor is None else torch.dot(value, factor)).reshape(1)
+
+    def _joint(self, index: Tensor | None, bins: int) -> Tensor:
+        if self.group is None or index is None:
+            found = index if self.group is None else self.group
+            assert found is not None
+            return found
+        return self.group * bins + index
+
+
+def _coverage_of_pit(pit: Tensor) -> Tensor:
+    """Counts in central intervals, whose ends are edges of these bins. Shape ``(groups, levels)``."""
+    bins = pit.shape[1]
+    below = torch.cat([pit.new_zeros(len(pit), 1), pit.cumsum(1)], 1)
+    outside = [round((1 - level) / 2 * bins) for level in LEVELS]
+    return torch.stack([below[:, bins - cut] - below[:, cut] for cut in outside], 1)
+
+
+def _count_coverage(state: State, scored: Scored, labels: Labels, dims: int) -> None:
+    if scored.squared_distance is None:
+        distance, limits = scored.z.abs(), _normal_limits()
+    else:
+        distance, limits = scored.squared_distance, tuple(chi2_quantiles(dims, np.array(LEVELS)).tolist())
+    for column, limit in enumerate(limits):
+        within = distance <= limit
+        if labels.group is None:
+            state.coverage[0, column] += dims * int(torch.count_nonzero(within))
+        else:
+            state.coverage[:, column] += dims * torch.bincount(labels.group[within], minlength=labels.groups)
+
+
+def _normal_limits() -> tuple[float, ...]:
+    above = 0.5 * (1 - torch.tensor(LEVELS, dtype=torch.float64))
+    return tuple(normal_quantile(1 - above, above).tolist())
+
+
+def _fingerprint(state: State, target: Tensor, labels: Labels) -> None:
+    if labels.group is None:
+        state.fingerprint[0] += fingerprint_of(target)
+    else:
+        of_scalars = labels.repeated(target[:1].numel()).group
+        assert of_scalars is not None
+        state.fingerprint.scatter_add_(0, of_scalars, folded(target).reshape(-1))
+
+
+def _count_sigma(state: State, sigma: Tensor, error: Tensor, z_index: Tensor, counter: _Counter) -> None:
+    index, wide, squared = log_index(sigma), sigma.double(), error.double().square()
+    state.sigma.add_(counter.counts(index, LOG_BINS))
+    state.sigma_sq.add_(counter.weighted(index, LOG_BINS, wide * wide))
+    state.sigma_error.add_(counter.weighted(index, LOG_BINS, squared))
+    state.error.add_(counter.counts(log_index(error.abs()), LOG_BINS))
+    state.z_sigma.add_(counter.weighted(z_index, Z_BINS + 2, wide))
+
+
+def _count_clusters(state: State, wide: _Wide, labels: Labels) -> None:
+    """Sums of each cluster, clusters put into a fixed number of buckets: small numbers as they are, others by hash."""
+    cluster, z, t = labels.cluster, wide.z, wide.t
+    assert cluster is not None
+    small = (cluster >= 0) & (cluster < CLUSTERS)
+    bucket = torch.where(small, cluster, mixed(cluster).bitwise_right_shift(20) % CLUSTERS)
+    joint = bucket if labels.group is None else labels.group * CLUSTERS + bucket
+    by_cluster = _Counter(joint, labels.groups * CLUSTERS, z.device)
+    terms: list[Term] = [(torch.ones_like(t), None), (z, None), (wide.z_sq, None), *_power_terms(t, wide.t_sq)]
+    shape = (labels.groups, CLUSTERS, -1)
+    state.clusters[..., : len(CLUSTER_SUMS)] += by_cluster.sums(terms).view(shape)
+    index = torch.add(t, 1).mul_(0.5 * CLUSTER_BINS).clamp_(max=CLUSTER_BINS - 0.5).to(torch.int32)
+    state.clusters[..., len(CLUSTER_SUMS) :] += by_cluster.counts(index, CLUSTER_BINS).view(shape)

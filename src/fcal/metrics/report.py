@@ -1,0 +1,237 @@
+"""What an evaluation returns: numbers that carry their noise, a verdict, and the curves of its pictures."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+VERDICTS = ("calibrated", "over-confident", "under-confident", "biased", "wrong shape")
+LEVELS = (0.5, 0.68, 0.9, 0.95, 0.99)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate and its 95 % confidence interval (wider in a report of many groups, so that all hold at once)."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Floor:
+    """What a perfectly calibrated model would score on the same n: the mean, and what 95 % of them stay below."""
+
+    expected: float
+    q95: float
+
+
+@dataclass(frozen=True)
+class Split:
+    """A mean score taken apart: ``score = miscalibration - discrimination + uncertainty``.
+
+    Attributes:
+        miscalibration: What the best map of the predicted probabilities would save.
+        discrimination: What predictions, so repaired, gain over one normal law for all targets.
+        uncertainty: The score of that one law, which has the targets' own mean and sd.
+    """
+
+    miscalibration: float
+    discrimination: float
+    uncertainty: float
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """Nominal against empirical probabilities, and where 95 % of calibrated models would lie at each level.
+
+    Attributes:
+        nominal: Rising levels from 0 to 1. Shape ``(levels,)``, as are all below.
+        empirical: Share of the data below each level.
+        low: Lower end of the consistency band.
+        high: Its upper end.
+    """
+
+    nominal: tuple[float, ...]
+    empirical: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Densities over bins.
+
+    Attributes:
+        edges: Shape ``(bins + 1,)``.
+        density: Share of all data in each bin by its width; what lies beyond the edges is in none. Shape ``(bins,)``.
+        beyond: Share of the data beyond the edges.
+    """
+
+    edges: tuple[float, ...]
+    density: tuple[float, ...]
+    beyond: float
+
+
+@dataclass(frozen=True)
+class SigmaBins:
+    """Predicted sigma against actual errors, in bins of sigma of about equal counts.
+
+    Attributes:
+        sigma: Root mean square of the predicted sd in each bin, rising. Shape ``(bins,)``, as are all below.
+        error: Root mean square of the errors there.
+        low: Where ``error`` of a calibrated model would lie at least, in 95 % of cases.
+        high: And at most.
+        count: Number of scalars.
+    """
+
+    sigma: tuple[float, ...]
+    error: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    count: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Sparsification:
+    """RMSE of what remains when predictions are dropped, relative to that of all.
+
+    Attributes:
+        dropped: Rising shares from 0 to nearly 1. Shape ``(points,)``, as are all below.
+        by_sigma: When those with the largest sigma go first.
+        by_error: When those with the largest error go first: the best that is possible.
+    """
+
+    dropped: tuple[float, ...]
+    by_sigma: tuple[float, ...]
+    by_error: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curves:
+    """What the pictures of a report are drawn from; no picture computes anything anew.
+
+    Attributes:
+        z: CDF of the residuals z: nominal against empirical, ``bins`` steps.
+        central: Central intervals: nominal level against coverage.
+        q: CDF of the sums q of ``df`` squared residuals.
+        z_histogram: Of residuals; to be seen beside N(0, 1).
+        q_histogram: Of sums; to be seen beside chi-squared.
+        qq: Quantiles of the standard normal law, and of z at the same probabilities.
+        sigma: Errors by predicted sigma; None where the prediction has no sd.
+        sparsification: None where the prediction has no sd.
+    """
+
+    z: Reliability
+    central: Reliability
+    q: Reliability
+    z_histogram: Histogram
+    q_histogram: Histogram
+    qq: tuple[tuple[float, ...], tuple[float, ...]]
+    sigma: SigmaBins | None
+    sparsification: Sparsification | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """Are these error bars true? Every number of one evaluation.
+
+    ECE, MCE and ENCE depend on ``n``, ``bins`` and ``df``: read them beside their floors, and never compare across
+    ``bins``. Numbers that do not exist for a prediction (an RMSE without a mean, a CRPS of vectors) are None.
+
+    Attributes:
+        n: Number of scalars that counted.
+        df: Degrees of freedom K of the sums q.
+        bins: Number S of equal-probability bins.
+        nll: Mean negative log-likelihood per scalar, constant included.
+        crps: Mean CRPS per scalar, in the target's unit.
+        rmse: Root mean square error of the predicted mean.
+        bias: Mean of target minus predicted mean.
+        sharpness: Root mean square of the predicted sd.
+        ece_z: Expected calibration error of the residuals z, and so on as in the paper.
+        kld_z: KL(N(0, 1) || normal law with the moments of z); ``kld_q`` likewise, against N(K, 2K).
+        wdist_z: Squared 2-Wasserstein distance between the same two; ``wdist_q`` likewise.
+        ence: Mean relative gap between predicted and actual RMS error over bins of sigma.
+        ause: Area between the sparsification curves; 0 when sigma ranks the errors perfectly.
+        coverage: Share of targets in the central interval (of vectors: ellipsoid) of each level.
+        scale: sd of z; 1 when error bars have the right size, above when they are too small.
+        shift: Mean of z; 0 when the prediction is not biased.
+        shape: Largest gap between the CDF of z and the normal one with its moments.
+        verdict: One of ``VERDICTS``.
+        reason: Why, in one sentence.
+        p_value: Of a smooth test (four Legendre sums) that z is N(0, 1); on much data it is 0 for any real model.
+        clusters: Number of clusters that intervals, bands and tests rest on; None where rows count as independent.
+        assumption: What the noise figures assume, in words.
+        fitted_on: Whether these are the rows that the recalibrator of this prediction was fitted on.
+        warnings: What a reader should know before trusting the above.
+        nll_split: NLL taken apart.
+        crps_split: CRPS taken apart.
+        curves: For pictures.
+        groups: The same for each group, by name.
+
+    Example:
+        >>> from torch.distributions import Normal
+        >>> report = fcal.evaluate(Normal(torch.zeros(3), 1.0), torch.tensor([-0.5, 0.0, 0.5]))
+        >>> report.n, report.coverage["0.5"], sorted(report.as_dict()["scale"])
+        (3, 1.0, ['high', 'low', 'value'])
+    """
+
+    n: int
+    df: int
+    bins: int
+    nll: float | None
+    crps: float | None
+    rmse: float | None
+    bias: float | None
+    sharpness: float | None
+    ece_z: float
+    mce_z: float
+    ece_q: float
+    mce_q: float
+    kld_z: float
+    wdist_z: float
+    kld_q: float
+    wdist_q: float
+    ence: float | None
+    ause: float | None
+    coverage: Mapping[str, float]
+    scale: Interval
+    shift: Interval
+    shape: float
+    verdict: str
+    reason: str
+    p_value: float
+    ece_z_floor: Floor
+    mce_z_floor: Floor
+    ece_q_floor: Floor
+    mce_q_floor: Floor
+    ence_floor: Floor | None
+    clusters: int | None
+    assumption: str
+    fitted_on: bool
+    warnings: tuple[str, ...]
+    nll_split: Split | None
+    crps_split: Split | None
+    curves: Curves = field(repr=False)
+    groups: "Mapping[str, Report]" = field(default_factory=dict, repr=False)
+
+    def as_dict(self, *, curves: bool = False) -> dict[str, Any]:
+        """Plain numbers, strings, lists and dictionaries, ready for JSON; what is not finite becomes None."""
+        kept = [f.name for f in fields(self) if f.name not in ("groups", "curves")]
+        document = {name: _plain(getattr(self, name)) for name in kept}
+        if curves:
+            document["curves"] = _plain(asdict(self.curves))
+        document["groups"] = {name: group.as_dict(curves=curves) for name, group in self.groups.items()}
+        return document
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Interval | Floor | Split):
+        return _plain(asdict(value))
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    return value
