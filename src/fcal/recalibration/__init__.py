@@ -1,0 +1,52 @@
+"""Repair of predictions without retraining: a distribution in, a better one out."""
+
+import os
+
+from fcal.recalibration.affine import Affine
+from fcal.recalibration.conformal import Conformal
+from fcal.recalibration.gp_beta import GPBeta
+from fcal.recalibration.isotonic import Isotonic
+from fcal.recalibration.recalibrator import METHODS, Recalibrator
+from fcal.recalibration.temperature import Temperature
+
+__all__ = ["Affine", "Conformal", "GPBeta", "Isotonic", "Recalibrator", "Temperature", "by_name", "load", "names"]
+
+
+def names() -> list[str]:
+    """Every method, as the command line calls it.
+
+    Example:
+        >>> names()
+        ['affine', 'conformal', 'gp-beta', 'isotonic', 'temperature']
+    """
+    return sorted(METHODS.names())
+
+
+def by_name(method: str) -> type[Recalibrator]:
+    """The class of a method.
+
+    Raises:
+        ValueError: No method has this name; the known ones are listed.
+
+    Example:
+        >>> by_name("temperature").__name__
+        'Temperature'
+    """
+    return METHODS[method]
+
+
+def load(folder: str | os.PathLike[str]) -> Recalibrator:
+    """A recalibrator of whatever method that :meth:`Recalibrator.save` has written; nothing is unpickled.
+
+    Raises:
+        ValueError: Files are missing, damaged, of an unknown version or method.
+
+    Example:
+        >>> import tempfile
+        >>> from torch.distributions import Normal
+        >>> pred, folder = Normal(torch.zeros(2), torch.ones(2)), tempfile.mkdtemp()
+        >>> fcal.recalibration.Temperature().fit(pred, torch.tensor([-3.0, 3.0])).save(folder)
+        >>> load(folder).transform(pred).stddev
+        tensor([3., 3.])
+    """
+    return Recalibrator.load(folder)
