@@ -3,7 +3,7 @@
 import torch
 from torch.distributions import Laplace, Normal
 
-import fcal
+import fcal.cli
 
 torch.manual_seed(0)
 scale = torch.ones(1000, requires_grad=True)
@@ -12,4 +12,9 @@ for family in (Normal, Laplace):
     loss.backward()
     assert torch.isfinite(loss)
     assert torch.isfinite(scale.grad).all()
+report = fcal.evaluate(Normal(torch.zeros(1000), 0.5), torch.randn(1000))
+assert report.verdict == "over-confident"
+repaired = fcal.recalibration.Temperature().fit(Normal(torch.zeros(1000), 0.5), torch.randn(1000))
+assert abs(repaired.transform(Normal(torch.zeros(1), 0.5)).stddev.item() - 1) < 0.2
+assert fcal.cli.main(["evaluate", "predictions.csv"]) == 2  # one line: the command line needs an extra
 print(f"fcal {fcal.__version__} from {fcal.__path__[0]}: works")

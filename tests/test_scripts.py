@@ -3,11 +3,15 @@
 import json
 import math
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from fcal.cli import main
 
 ROOT = Path(__file__).parent.parent
 DEMO = ROOT / "experiments/heteroscedastic_line/run.py"
@@ -107,7 +111,7 @@ def test_page_of_families_quotes_the_speeds():
             assert any(shown in line for line in lines), name
 
 
-@pytest.mark.parametrize("page", ["families.md", "divergences.md"])
+@pytest.mark.parametrize("page", ["families.md", "divergences.md", "evaluation.md"])
 def test_examples_of_a_page_run_and_print_what_it_says(page):
     text = (ROOT / "docs" / page).read_text()
     code = "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
@@ -129,3 +133,28 @@ def test_script_of_the_readme_calibrates():
     for found, (inside, square) in zip((before, after), said, strict=True):  # training amplifies rounding
         assert found[0] == pytest.approx(float(inside), abs=8)
         assert found[-1] == pytest.approx(float(square), rel=0.3)
+
+
+def test_commands_of_the_readme_print_what_it_says(tmp_path, monkeypatch, capsys):
+    text = (ROOT / "README.md").read_text()
+    said = next(block for block in re.findall(r"```text\n(.*?)```", text, re.DOTALL) if block.startswith("over-"))
+    commands = re.findall(r"^fcal (.*)$", text, re.MULTILINE)
+    assert len(commands) == 3
+    (tmp_path / "docs").symlink_to(ROOT / "docs")
+    monkeypatch.chdir(tmp_path)
+    for command in commands:
+        assert main(shlex.split(command)) == 0
+    printed = capsys.readouterr().out
+    assert all(line in printed for line in said.splitlines())
+    assert (tmp_path / "report.html").stat().st_size > 1e6
+
+
+def test_example_predictions_are_those_of_their_script(tmp_path):
+    script = tmp_path / "predictions.py"
+    script.write_text((ROOT / "docs/examples/predictions.py").read_text())
+    assert run(str(script)).returncode == 0
+    for name in ("val.csv", "test.csv"):
+        folders = (tmp_path, ROOT / "docs/examples")
+        made, kept = (np.loadtxt(at / name, delimiter=",", skiprows=1, usecols=(0, 1, 2)) for at in folders)
+        np.testing.assert_allclose(made[:, 2], kept[:, 2], atol=1.1e-4)  # targets: the same draws
+        np.testing.assert_allclose(made, kept, atol=0.1)  # training amplifies rounding

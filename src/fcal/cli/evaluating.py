@@ -1,0 +1,114 @@
+"""``fcal evaluate``."""
+
+import shlex
+from argparse import Namespace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fcal._checks import check_number
+from fcal._files import provenance
+from fcal.cli.printing import print_json, print_report, progress
+from fcal.metrics import Report, sigma_groups
+from fcal.metrics.evaluation import checked_grid
+from fcal.metrics.gathering import gathered
+from fcal.metrics.reporting import Options, report_of
+from fcal.metrics.state import State, empty_state
+from fcal.tables import SUFFIX, Chunk, Columns, Predictions, open_predictions, read_origin
+
+_LARGE_BLOCK = 24 << 20  # bytes; glibc learns from blocks up to 32 MB
+_CHUNK_ROWS = 1 << 20
+_PAGES = (".html", ".htm")
+
+
+def run(arguments: Namespace, words: list[str]) -> int:
+    """Evaluate files, print what was found, write the page."""
+    if arguments.out is not None and Path(arguments.out).suffix.lower() not in _PAGES:
+        raise ValueError(f"expected `--out` a name that ends in .html, got {arguments.out}")
+    source = open_predictions(
+        arguments.path, columns=columns_of(arguments), family=arguments.family, chunk_rows=_CHUNK_ROWS
+    )
+    command = f"fcal {shlex.join(words)}"
+    report = _evaluated(source, arguments)
+    if arguments.out is not None:
+        # Loaded only when wanted: plotly takes a second.
+        from fcal.reports.calibration import calibration_page
+        from fcal.reports.page import write_html
+
+        write_html(arguments.out, calibration_page(report, source=source.describe(), command=command))
+    if arguments.json:
+        print_json({"source": source.describe(), "command": command, "versions": provenance(), **report.as_dict()})
+    else:
+        print_report(report, source.describe(), arguments.out)
+    return 0
+
+
+def columns_of(arguments: Namespace) -> Columns:
+    """Names of the columns that were asked for."""
+    return Columns(
+        mean=arguments.mean,
+        std=arguments.std,
+        target=arguments.target,
+        group=getattr(arguments, "group", None),
+        cluster=getattr(arguments, "cluster", None),
+        quantiles=arguments.quantiles,
+    )
+
+
+def _evaluated(source: Predictions, arguments: Namespace) -> Report:
+    grid = checked_grid(arguments.df, arguments.bins)
+    tolerance = check_number("tolerance", arguments.tolerance, low=0.0, high=1.0)
+    _keep_freed_memory()
+    seen = _fitted_on(source)
+    state = empty_state(grid, clustered=arguments.cluster is not None)
+    names: list[str] | None = None
+    with progress("evaluating", source.rows) as advance:
+        for chunk in source:
+            group, names = _groups(chunk, arguments.by_sigma)
+            count = 1 if names is None else len(names)
+            state = _added(
+                state,
+                gathered(
+                    chunk.pred,
+                    chunk.target,
+                    grid,
+                    group=group,
+                    groups=count,
+                    cluster=chunk.cluster,
+                    fingerprinted=bool(seen),
+                ),
+            )
+            advance(len(chunk))
+    options = Options(grid=grid, tolerance=tolerance, fitted_on=seen, groups=names)
+    return report_of(state, options)
+
+
+def _keep_freed_memory() -> None:
+    """Free one large block: from then on glibc keeps freed blocks below its size instead of returning them.
+
+    Otherwise it gives the buffers of every chunk back to the system and faults them in again, at half of the speed.
+    """
+    torch.empty(_LARGE_BLOCK, dtype=torch.uint8)
+
+
+def _groups(chunk: Chunk, by_sigma: bool) -> tuple[Tensor | None, list[str] | None]:
+    if by_sigma:
+        return sigma_groups(chunk.pred)
+    return (None, None) if chunk.group is None else (chunk.group.codes, list(chunk.group.names))
+
+
+def _added(state: State, more: State) -> State:
+    """States of a growing number of groups together."""
+    wider = state if state.groups() >= more.groups() else state.with_groups(more.groups())
+    wider.add_(more if more.groups() == wider.groups() else more.with_groups(wider.groups()))
+    return wider
+
+
+def _fitted_on(source: Predictions) -> frozenset[str]:
+    """Fingerprints of targets that the columns in use were fitted on, as the notes beside the files say."""
+    used = (source.columns.mean, source.columns.quantiles or "")
+    if not any(name.endswith(SUFFIX) for name in used):
+        return frozenset()
+    notes = (read_origin(path) for path in source.files)
+    return frozenset(str(note["fitted_on"]) for note in notes if note is not None and "fitted_on" in note)

@@ -1,0 +1,153 @@
+"""``fcal recalibrate`` as users type it."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+
+from fcal import recalibration
+from fcal.cli import main
+
+METHODS = ["temperature", "affine", "isotonic", "conformal", "gp-beta"]
+
+
+def write(path: Path, *, seed: int, rows: int = 2000, factor: float = 2.0) -> Path:
+    """Predictions whose errors are ``factor`` times as large as they say, with an extra column of text."""
+    draw = np.random.default_rng(seed)
+    mean, std = draw.normal(size=rows), np.exp(0.3 * draw.normal(size=rows))
+    target = mean + factor * std * draw.normal(size=rows)
+    lines = [
+        f"{i:04d},{a!r},{b!r},{c!r}"
+        for i, (a, b, c) in enumerate(zip(mean.tolist(), std.tolist(), target.tolist(), strict=True))
+    ]
+    path.write_text("\n".join(["id,mean,std,target", *lines]) + "\n")
+    return path
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    return write(tmp_path / "val.csv", seed=1), write(tmp_path / "test.csv", seed=2)
+
+
+def words(files: tuple[Path, Path], out: Path, method: str = "temperature") -> list[str]:
+    return ["recalibrate", "--method", method, "--fit", str(files[0]), "--apply", str(files[1]), "--out", str(out)]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_repaired_file_covers_what_it_says(
+    method: str, files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "repaired.csv"
+    assert main([*words(files, out, method), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["rows"] == 2000
+    assert found["before"]["verdict"] == "over-confident"
+    # 1.3 times as wide as the sd of a share of 2000 rows, for the calibration rows' own noise; 4 sd: alarm 1e-4
+    tolerance = 4 * 1.4 * np.sqrt(0.9 * 0.1 / 2000)
+    if method != "gp-beta":  # a beta map cannot undo a factor of 2
+        assert abs(found["after"]["coverage"]["0.9"] - 0.9) < tolerance
+    assert found["after"]["nll"] < found["before"]["nll"]
+
+
+def test_original_columns_keep_their_text_and_order(files: tuple[Path, Path], tmp_path: Path) -> None:
+    out = tmp_path / "repaired.csv"
+    assert main(words(files, out)) == 0
+    before, after = files[1].read_text().splitlines(), out.read_text().splitlines()
+    assert after[0] == before[0] + ",mean_recalibrated,std_recalibrated"
+    assert all(new.startswith(f"{old},") for old, new in zip(before, after, strict=True))
+
+
+def test_factor_is_the_root_mean_square_of_z(files: tuple[Path, Path], tmp_path: Path) -> None:
+    out = tmp_path / "repaired.parquet"
+    assert main(words(files, out)) == 0
+    fit, repaired = pyarrow.csv.read_csv(files[0]), pq.read_table(out)
+    z = (fit["target"].to_numpy() - fit["mean"].to_numpy()) / fit["std"].to_numpy()
+    ratio = repaired["std_recalibrated"].to_numpy() / repaired["std"].to_numpy()
+    np.testing.assert_allclose(ratio, np.sqrt(np.mean(z**2)), rtol=1e-12)
+
+
+def test_evaluation_of_the_fitting_rows_says_so(
+    files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for applied, expected in ((files[0], True), (files[1], False)):
+        out = tmp_path / "repaired.csv"
+        assert main(words((files[0], applied), out)) == 0
+        assert ("fitted on the rows it repairs" in capsys.readouterr().err) is expected
+        command = ["evaluate", str(out), "--mean", "mean_recalibrated", "--std", "std_recalibrated", "--json"]
+        assert main(command) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["fitted_on"] is expected
+        assert any("fitted on" in warning for warning in found["warnings"]) is expected
+
+
+def test_law_of_isotonic_is_evaluated_by_its_quantiles(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    many = write(tmp_path / "val.csv", seed=1, rows=10_000), write(tmp_path / "test.csv", seed=2, rows=10_000)
+    out = tmp_path / "repaired.npz"
+    assert main(words(many, out, "isotonic")) == 0
+    assert "--quantiles 'q*_recalibrated'" in capsys.readouterr().err
+    assert main(["evaluate", str(out), "--quantiles", "q*_recalibrated", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["verdict"] == "calibrated"
+
+
+def test_saved_recalibrator_can_be_loaded(files: tuple[Path, Path], tmp_path: Path) -> None:
+    assert main([*words(files, tmp_path / "out.csv"), "--save", str(tmp_path / "kept")]) == 0
+    assert type(recalibration.load(tmp_path / "kept")).__name__ == "Temperature"
+
+
+def test_failure_leaves_the_old_output_as_it_was(
+    files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.csv"
+    out.write_text("old")
+    with files[1].open("a") as file:
+        file.write("9999,1.0,0.0,1.0\n")  # a std of 0 in the last row
+    assert main(words(files, out)) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert "2001" in err
+    assert out.read_text() == "old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.csv", "test.csv", "val.csv"]
+
+
+def test_second_repair_of_one_file_is_refused(
+    files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.csv"
+    assert main(words(files, out)) == 0
+    capsys.readouterr()
+    assert main(words((files[0], out), tmp_path / "again.csv")) == 2
+    assert "mean_recalibrated" in capsys.readouterr().err
+
+
+def test_predictions_without_targets_are_repaired(
+    files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bare = tmp_path / "bare.csv"
+    bare.write_text("mean,std\n1.0,2.0\n0.0,1.0\n")
+    out = tmp_path / "out.csv"
+    assert main([*words((files[0], bare), out), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["rows"] == 2
+    assert found["before"] is None
+    assert out.read_text().splitlines()[0] == "mean,std,mean_recalibrated,std_recalibrated"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("--fit", "nowhere.csv"),
+        ("--apply", "nowhere.csv"),
+        ("--out", "out.txt"),
+        ("--family", "student-t"),
+        ("--mean", "mu"),
+    ],
+)
+def test_bad_input_is_one_line(
+    change: tuple[str, str], files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words(files, tmp_path / "out.csv"), *change]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert not (tmp_path / "out.csv").exists()
