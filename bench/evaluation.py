@@ -20,7 +20,7 @@ from statistics import median
 
 import numpy as np
 import torch
-from measuring import Row, main
+from measuring import Row, faster, main
 from numpy.testing import assert_allclose
 from rich.console import Console
 from torch.distributions import Normal
@@ -37,6 +37,7 @@ LEVELS = np.arange(1, 20) / 20
 ROWS_OF_FILE = 100_000_000
 CHUNK = 1 << 20
 BYTES_PER_ROW = 16  # of the file, with room to spare
+TURNS = 3
 READ = """
 import sys
 import pyarrow.parquet as parquet
@@ -129,21 +130,6 @@ def quantile_calibration(shrink: int) -> Row:
     return faster("calibration error of 19 quantiles", count, "netcal QCE, marginal", in_turns(ours, theirs), 20)
 
 
-def faster(work: str, count: int, against: str, times: tuple[float, float], least: float) -> Row:
-    ratio = times[1] / times[0]
-    return Row(
-        work=work,
-        count=count,
-        against=against,
-        ratio=ratio,
-        unit="x faster",
-        reach=f">= {least:g}x faster",
-        met=ratio >= least,
-        ours_ms=1e3 * times[0],
-        theirs_ms=1e3 * times[1],
-    )
-
-
 @dataclass(frozen=True)
 class Run:
     """A finished process."""
@@ -201,7 +187,10 @@ def evaluated_file(shrink: int) -> list[Row]:
         rmse = write_predictions(path, count)
         fewer = Path(name) / "fewer.parquet"
         write_predictions(fewer, count // 10)
-        turns = [(Turn.of(evaluating, path, fewer, folder), Turn.of(reading, path, fewer, folder)) for _ in range(3)]
+        turns = [
+            (Turn.of(evaluating, path, fewer, folder), Turn.of(reading, path, fewer, folder))
+            for _ in range(TURNS if shrink == 1 else 1)
+        ]
     document = json.loads(turns[0][0].whole.output)
     assert_allclose([document["n"], document["rmse"]], [count, rmse], rtol=1e-6)
     return rows_of_file(count, turns)

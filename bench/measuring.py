@@ -58,6 +58,22 @@ def extra_bytes(step: Callable[[], object]) -> int:
     return (status_kib("VmHWM") - before) * 1024
 
 
+def faster(work: str, count: int, against: str, seconds: tuple[float, float], least: float) -> Row:
+    """A line on how many times faster ours, the first of ``seconds``, is than theirs."""
+    ours, theirs = seconds
+    return Row(
+        work=work,
+        count=count,
+        against=against,
+        ratio=theirs / ours,
+        unit="x faster",
+        reach=f">= {least:g}x faster",
+        met=theirs / ours >= least,
+        ours_ms=1e3 * ours,
+        theirs_ms=1e3 * theirs,
+    )
+
+
 def status_kib(name: str) -> int:
     return int(Path("/proc/self/status").read_text().partition(f"{name}:")[2].split()[0])
 

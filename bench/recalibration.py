@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from measuring import Row, main, medians
+from measuring import Row, faster, main, medians
 from rich.console import Console
 from torch import Tensor
 from torch.distributions import Distribution, Normal
@@ -100,22 +100,6 @@ def timed(work: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def speed_row(work: str, against: str, times: tuple[float, float], count: int, least: float) -> Row:
-    mine, other = times
-    ratio = other / mine
-    return Row(
-        work=work,
-        count=count,
-        against=against,
-        ratio=ratio,
-        unit="x faster",
-        reach=f">= {least:g}x faster",
-        met=ratio >= least,
-        ours_ms=1e3 * mine,
-        theirs_ms=1e3 * other,
-    )
-
-
 def likelihood_row(work: str, against: str, mine: float, other: float, count: int) -> Row:
     return Row(
         work=f"{work}: NLL on fresh rows, {mine:.3f}",
@@ -140,8 +124,8 @@ def isotonic_rows(data: Data, count: int, shrink: int) -> list[Row]:
     mine, on_grid, other = medians(steps, [max(50 // shrink, 5), 5, 5])
     score = fcal.nll(ours(Isotonic, data), data.fresh[2]).mean().item()
     return [
-        speed_row("Isotonic, fit + transform, moments and quantiles", name, (mine, other), count, 100),
-        speed_row("Isotonic, fit + transform, density and CDF on 512 points", name, (on_grid, other), count, 1),
+        faster("Isotonic, fit + transform, moments and quantiles", count, name, (mine, other), 100),
+        faster("Isotonic, fit + transform, density and CDF on 512 points", count, name, (on_grid, other), 1),
         likelihood_row("Isotonic", name, score, nll_on_grid(theirs(IsotonicRegression, data), data.fresh[2]), count),
     ]
 
@@ -159,7 +143,7 @@ def gp_rows(data: Data, what: str, count: int, shrink: int) -> list[Row]:
     other = timed(lambda: results.append(theirs(lambda: NetcalGPBeta(n_epochs=epochs), data)))
     score = fcal.nll(ours(GPBeta, data), data.fresh[2]).mean().item()
     return [
-        speed_row(f"GPBeta, fit + transform, moments and quantiles, {what}", name, (mine, other), count, 10),
+        faster(f"GPBeta, fit + transform, moments and quantiles, {what}", count, name, (mine, other), 10),
         likelihood_row(f"GPBeta, {what}", name, score, nll_on_grid(results[0], data.fresh[2]), count),
     ]
 

@@ -231,8 +231,6 @@ def _count(state: State, scored: Scored, labels: Labels, grid: Grid) -> None:
     per_scalar = labels.repeated(dims)
     counter = _Counter(per_scalar.group, labels.groups, z.device)
     state.n.add_(len(z) if per_scalar.group is None else counter.counts(None, 1)[:, 0])
-    wide = _Wide.of(scored)
-    state.sums.add_(counter.sums(_terms(scored, wide)))
     pit = counter.counts(grid.pit_index(scored.t), grid.pit_bins)
     state.pit.add_(pit)
     z_index = grid.z_index(z)
@@ -241,44 +239,28 @@ def _count(state: State, scored: Scored, labels: Labels, grid: Grid) -> None:
         state.coverage.add_(_coverage_of_pit(pit))
     else:
         _count_coverage(state, scored, labels, dims)
-    if scored.sigma is not None and scored.error is not None:
-        _count_sigma(state, scored.sigma, scored.error, z_index, counter)
+    squares = _count_sigma(state, scored, z_index, counter)
+    state.sums.add_(counter.sums([*squares, *_terms(scored)]))
     if per_scalar.cluster is not None:
-        _count_clusters(state, wide, per_scalar)
+        _count_clusters(state, scored, per_scalar)
 
 
-@dataclass(frozen=True)
-class _Wide:
-    """Residuals and their squares in float64."""
-
-    z: Tensor
-    z_sq: Tensor
-    t: Tensor
-    t_sq: Tensor
-
-    @classmethod
-    def of(cls, scored: Scored) -> "_Wide":
-        z, t = scored.z.double(), scored.t.double()
-        return cls(z, z * z, t, t * t)
+# What is summed: sums already taken (one per group), or a factor and another one, which is 1 where None; None where
+# there is nothing.
+Term = Tensor | tuple[Tensor, Tensor | None] | None
 
 
-# A factor and another one, which is 1 where None; None where there is no term.
-Term = tuple[Tensor, Tensor | None] | None
-
-
-def _terms(scored: Scored, wide: _Wide) -> list[Term]:
-    """What is summed, in the order of ``SUMS``."""
-    error, sigma = (None if x is None else x.double() for x in (scored.error, scored.sigma))
-    target, ratio = scored.target.double(), scored.ratio
-    ratio_sq = wide.z_sq if ratio is scored.z else None if ratio is None else ratio.double().square()
+def _terms(scored: Scored) -> list[Term]:
+    """What is summed, in the order of ``SUMS``, after the squares."""
+    z, t, target, ratio = scored.z.double(), scored.t.double(), scored.target.double(), scored.ratio
+    z_sq = z * z
+    ratio_sq = z_sq if ratio is scored.z else None if ratio is None else ratio.double().square()
     return [
-        None if error is None else (error, None),
-        None if error is None else (error, error),
-        None if sigma is None else (sigma, sigma),
+        None if scored.error is None else (scored.error.double(), None),
         (scored.nll.double(), None),
         None if scored.crps is None else (scored.crps.double(), None),
-        *_power_terms(wide.z, wide.z_sq),
-        *_power_terms(wide.t, wide.t_sq),
+        *_power_terms(z, z_sq),
+        *_power_terms(t, t * t),
         (target, None),
         (target, target),
         None if ratio_sq is None else (ratio_sq, ratio_sq),
@@ -313,6 +295,8 @@ class _Counter:
     def _sum(self, term: Term) -> Tensor:
         if term is None:
             return torch.full((self.groups,), torch.nan, dtype=torch.float64, device=self.device)
+        if isinstance(term, Tensor):
+            return term
         value, factor = term
         if self.group is not None:
             return self.weighted(None, 1, value if factor is None else value * factor)[:, 0]
@@ -361,24 +345,30 @@ def _fingerprint(state: State, target: Tensor, labels: Labels) -> None:
         state.fingerprint.scatter_add_(0, of_scalars, folded(target).reshape(-1))
 
 
-def _count_sigma(state: State, sigma: Tensor, error: Tensor, z_index: Tensor, counter: _Counter) -> None:
-    index, wide, squared = log_index(sigma), sigma.double(), error.double().square()
+def _count_sigma(state: State, scored: Scored, z_index: Tensor, counter: _Counter) -> tuple[Term, Term]:
+    """Count by sigma and by error; the sums of squared errors and of squared sigmas."""
+    if scored.sigma is None or scored.error is None:
+        return None, None
+    index, sigma = log_index(scored.sigma), scored.sigma.double()
+    error_sq = counter.weighted(index, LOG_BINS, scored.error.double().square())
+    sigma_sq = counter.weighted(index, LOG_BINS, sigma.square())
     state.sigma.add_(counter.counts(index, LOG_BINS))
-    state.sigma_sq.add_(counter.weighted(index, LOG_BINS, wide * wide))
-    state.sigma_error.add_(counter.weighted(index, LOG_BINS, squared))
-    state.error.add_(counter.counts(log_index(error.abs()), LOG_BINS))
-    state.z_sigma.add_(counter.weighted(z_index, Z_BINS + 2, wide))
+    state.sigma_sq.add_(sigma_sq)
+    state.sigma_error.add_(error_sq)
+    state.error.add_(counter.counts(log_index(scored.error.abs()), LOG_BINS))
+    state.z_sigma.add_(counter.weighted(z_index, Z_BINS + 2, sigma))
+    return error_sq.sum(1), sigma_sq.sum(1)
 
 
-def _count_clusters(state: State, wide: _Wide, labels: Labels) -> None:
+def _count_clusters(state: State, scored: Scored, labels: Labels) -> None:
     """Sums of each cluster, clusters put into a fixed number of buckets: small numbers as they are, others by hash."""
-    cluster, z, t = labels.cluster, wide.z, wide.t
+    cluster, z, t = labels.cluster, scored.z.double(), scored.t.double()
     assert cluster is not None
     small = (cluster >= 0) & (cluster < CLUSTERS)
     bucket = torch.where(small, cluster, mixed(cluster).bitwise_right_shift(20) % CLUSTERS)
     joint = bucket if labels.group is None else labels.group * CLUSTERS + bucket
     by_cluster = _Counter(joint, labels.groups * CLUSTERS, z.device)
-    terms: list[Term] = [(torch.ones_like(t), None), (z, None), (wide.z_sq, None), *_power_terms(t, wide.t_sq)]
+    terms: list[Term] = [(torch.ones_like(t), None), (z, None), (z, z), *_power_terms(t, t * t)]
     shape = (labels.groups, CLUSTERS, -1)
     state.clusters[..., : len(CLUSTER_SUMS)] += by_cluster.sums(terms).view(shape)
     index = torch.add(t, 1).mul_(0.5 * CLUSTER_BINS).clamp_(max=CLUSTER_BINS - 0.5).to(torch.int32)

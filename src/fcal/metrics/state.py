@@ -12,7 +12,7 @@ from fcal.metrics.grid import LOG_BINS, Z_BINS, Grid
 from fcal.metrics.report import LEVELS
 
 SUMS = (
-    "error", "error_sq", "sigma_sq", "nll", "crps", "z", "z_sq", "z_cu", "z_qu",
+    "error_sq", "sigma_sq", "error", "nll", "crps", "z", "z_sq", "z_cu", "z_qu",
     "t", "t_sq", "t_cu", "t_qu", "target", "target_sq", "ratio_qu",
 )  # fmt: skip
 CLUSTERS = 2048  # buckets that clusters are put into; together they are clusters again

@@ -1,28 +1,26 @@
 """A shift of every predicted mean, in sigmas, and a factor on every sigma."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from fcal._checks import check_flag, check_values
+from fcal._checks import check_values
 from fcal.recalibration.location_scale import (
     best_shift_and_factor,
-    check_vector,
     errors_in_scales,
     is_laplace,
     normal_scale,
     repaired,
 )
-from fcal.recalibration.recalibrator import Recalibrator, add
+from fcal.recalibration.recalibrator import add
 from fcal.recalibration.rows import Rows
-from fcal.recalibration.temperature import check_outputs, check_width
+from fcal.recalibration.scale_repair import ScaleRepair, check_width
 
 
 @add
-class Affine(Recalibrator):
+class Affine(ScaleRepair):
     r"""Moves every prediction by b of its scales and multiplies the scale by s: :math:`z' = (z - b) / s`.
 
     Both are the most likely ones on the calibration data: mean and sd of z for normal predictions, median and mean
@@ -44,25 +42,10 @@ class Affine(Recalibrator):
     method = "affine"
     tensor_names = ("shift", "factor")
 
-    def __init__(self, *, per_output: bool = False) -> None:
-        self.per_output = check_flag("per_output", per_output)
-
     @property
     def shift(self) -> Tensor:
         """The bias b, in scales. Shape ``()``, ``(outputs,)``, or ``(D,)`` for vectors."""
         return self._fitted_tensors()["shift"]
-
-    @property
-    def factor(self) -> Tensor:
-        """What scales are multiplied by, s. Shape ``()``, or ``(outputs,)``."""
-        return self._fitted_tensors()["factor"]
-
-    def _options(self) -> dict[str, Any]:
-        return {"per_output": self.per_output}
-
-    def _check_law(self, rows: Rows) -> None:
-        check_vector(rows.law, type(self).__name__)
-        check_outputs(rows, self.per_output)
 
     def _fitted(self, rows: Rows) -> dict[str, Tensor]:
         shift, factor = self._most_likely(rows)
