@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -36,7 +37,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         yield temporary
         with temporary.open("rb") as written:
             os.fsync(written.fileno())
-        temporary.chmod(0o666 & ~_umask())
+        temporary.chmod(stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o666 & ~_umask())
         temporary.replace(target)
     finally:
         with suppress(FileNotFoundError):
@@ -81,10 +82,14 @@ def provenance() -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    """Commit of the checkout we run in, marked where it has changes; None outside of one."""
-    command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    """Commit of the checkout that this package runs from, marked where it has changes; None where it is installed."""
+    here = Path(__file__)
+    tracked, describe = ["git", "ls-files", "--error-unmatch", here.name], ["git", "describe", "--always", "--dirty"]
     try:
-        run = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)  # noqa: S603
+        for command in (tracked, [*describe, "--exclude=*"]):
+            run = subprocess.run(  # noqa: S603
+                command, capture_output=True, text=True, check=True, timeout=10, cwd=here.parent
+            )
     except (OSError, subprocess.SubprocessError):
         return None
     return run.stdout.strip()

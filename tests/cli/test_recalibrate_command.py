@@ -75,7 +75,7 @@ def test_evaluation_of_the_fitting_rows_says_so(
     for applied, expected in ((files[0], True), (files[1], False)):
         out = tmp_path / "repaired.csv"
         assert main(words((files[0], applied), out)) == 0
-        assert ("fitted on the rows it repairs" in capsys.readouterr().err) is expected
+        assert ("fitted on rows that it repairs" in capsys.readouterr().err) is expected
         command = ["evaluate", str(out), "--mean", "mean_recalibrated", "--std", "std_recalibrated", "--json"]
         assert main(command) == 0
         found = json.loads(capsys.readouterr().out)

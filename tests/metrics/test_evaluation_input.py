@@ -146,7 +146,7 @@ def test_few_rows_are_enough_for_a_report(n):
 def test_group_of_one_row_is_told_of():
     report = fcal.evaluate(normal(), Y, group=(INTEGERS == 9).long())
     assert list(report.groups) == ["0"]
-    assert "1 of 2 groups have fewer than 2 targets and no report" in report.warnings
+    assert "1 of 2 groups have a single target and no report" in report.warnings
 
 
 class TestDocument:

@@ -69,6 +69,7 @@ def _report(kind, n, seed, groups, fitted_on, bins=20, df=75):
         shift=Interval(shift, shift - 2 * scale / np.sqrt(n), shift + 2 * scale / np.sqrt(n)),
         shape=0.01,
         verdict=kind,
+        conclusive=True,
         reason=f"errors are {scale:.2f} times as large as the error bars say, and {shift:.2f} sigma off on average",
         p_value=0.31,
         ece_z_floor=least,

@@ -204,11 +204,13 @@ def test_outliers_beyond_the_calibration_data_cost_what_the_rescaled_law_says(ki
     method = kind().fit(pred, y)
     one = Normal(ones(()), 0.5 * ones(()))
     law = method.transform(one)
+    slopes = method.numbers()["slopes"]
     spread = fcal.standardize(pred, y).std(correction=0).item()
+    assert slopes == pytest.approx([1 / spread] * 2, rel=0.2)  # the rescaled law, as the data have it
     z = [fcal.standardize(law, torch.tensor(v, dtype=torch.float64)).item() for v in (1e6, 1e6 + 1, -1e6)]
-    assert z[1] - z[0] == pytest.approx(1 / (0.5 * spread), rel=1e-6)
-    for at, value in ((z[0], 1e6), (z[2], -1e6)):
-        expected = stats.norm.logpdf(at) - math.log(0.5 * spread)
+    assert z[1] - z[0] == pytest.approx(slopes[1] / 0.5, rel=1e-6)
+    for at, value, slope in ((z[0], 1e6, slopes[1]), (z[2], -1e6, slopes[0])):
+        expected = stats.norm.logpdf(at) + math.log(slope / 0.5)
         assert law.log_prob(torch.tensor(value, dtype=torch.float64)).item() == pytest.approx(expected, rel=1e-12)
 
 

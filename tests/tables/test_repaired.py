@@ -198,7 +198,7 @@ def test_several_outputs_are_repaired_one_by_one(tmp_path):
     found = load(tmp_path / "out.csv")
     new = [name for name in found if name not in data]
     assert new[:4] == ["mean_recalibrated_0", "mean_recalibrated_1", "std_recalibrated_0", "std_recalibrated_1"]
-    assert new[-1] == "q97.5_recalibrated_1"
+    assert new[-1] == "q99.9_recalibrated_1"
     law = scipy.stats.laplace(data["mean_1"].astype(float), data["std_1"].astype(float))
     np.testing.assert_allclose(found["std_recalibrated_1"], law.std(), rtol=1e-6)
     np.testing.assert_allclose(found["q97.5_recalibrated_1"], law.ppf(0.975), rtol=1e-5, atol=1e-6)

@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -30,6 +31,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if argv is None else argv)
     arguments = parser().parse_args(words)
+    if argv is None:
+        for name in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(name, signal.default_int_handler)  # as Ctrl-C: what is half written is removed
     try:
         # Loaded only now: `fcal --help` needs neither torch nor Arrow.
         return int(importlib.import_module(arguments.module).run(arguments, words))
@@ -50,5 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _complain(message: str, code: int) -> int:
-    print(f"fcal: {' '.join(message.split())}", file=sys.stderr)
+    line = "".join(c if c.isprintable() else " " for c in message)
+    if sys.stderr is not None:
+        print(f"fcal: {' '.join(line.split())}", file=sys.stderr)
     return code

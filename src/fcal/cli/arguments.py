@@ -54,10 +54,13 @@ def _add_evaluate(commands: Commands) -> None:
         "tell whether the error bars of predictions in files are true",
         "fcal evaluate predictions.csv --group city --out report.html",
     )
-    command.add_argument("path", metavar="FILE|GLOB|DIR", help="CSV, Parquet, NPZ or NPY (N, 3): mean, std, target")
+    command.add_argument(
+        "path", nargs="+", metavar="FILE|GLOB|DIR", help="CSV, Parquet, NPZ or NPY (N, 3): mean, std, target"
+    )
     _add_columns(command)
     groups = command.add_mutually_exclusive_group()
     groups.add_argument("--group", metavar="COL", help="report on each value of this column too")
+    groups.add_argument("--by-output", action="store_true", help="report on each of several outputs too")
     groups.add_argument("--by-sigma", action="store_true", help="report on each factor of two of the predicted sd too")
     command.add_argument("--cluster", metavar="COL", help="rows of one value belong together (an image, a drive)")
     command.add_argument("--df", metavar="K", type=int, default=75, help="squared residuals in a sum q (default 75)")
@@ -85,6 +88,12 @@ def _add_recalibrate(commands: Commands) -> None:
     command.add_argument("--apply", required=True, metavar="TEST_FILE", help="predictions to repair")
     command.add_argument(
         "--out", required=True, metavar="OUT_FILE", help="CSV, Parquet or NPZ: all columns and new ones"
+    )
+    command.add_argument(
+        "--per-output", action="store_true", help="temperature, affine: a repair of its own for each output"
+    )
+    command.add_argument(
+        "--cluster", metavar="COL", help="rows of one value belong together, in the table that is printed"
     )
     command.add_argument("--save", metavar="DIR", help="keep the fitted recalibrator for fcal.recalibration.load")
     _add_columns(command)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fcal._checks import check_number
 from fcal._files import provenance
+from fcal.cli.paths import check_writable
 from fcal.cli.printing import print_json, print_report, progress
 from fcal.metrics import Report, sigma_groups
 from fcal.metrics.evaluation import checked_grid
@@ -19,13 +20,14 @@ from fcal.tables import SUFFIX, Chunk, Columns, Predictions, open_predictions, r
 
 _LARGE_BLOCK = 24 << 20  # bytes; glibc learns from blocks up to 32 MB
 _CHUNK_ROWS = 1 << 20
+_FEWEST_TARGETS = 2
 _PAGES = (".html", ".htm")
 
 
 def run(arguments: Namespace, words: list[str]) -> int:
     """Evaluate files, print what was found, write the page."""
-    if arguments.out is not None and Path(arguments.out).suffix.lower() not in _PAGES:
-        raise ValueError(f"expected `--out` a name that ends in .html, got {arguments.out}")
+    if arguments.out is not None:
+        _check_page(Path(arguments.out))
     source = open_predictions(
         arguments.path, columns=columns_of(arguments), family=arguments.family, chunk_rows=_CHUNK_ROWS
     )
@@ -36,12 +38,20 @@ def run(arguments: Namespace, words: list[str]) -> int:
         from fcal.reports.calibration import calibration_page
         from fcal.reports.page import write_html
 
-        write_html(arguments.out, calibration_page(report, source=source.describe(), command=command))
+        write_html(arguments.out, calibration_page(report, source=_names(source), command=command))
     if arguments.json:
         print_json({"source": source.describe(), "command": command, "versions": provenance(), **report.as_dict()})
     else:
-        print_report(report, source.describe(), arguments.out)
+        order = "as they are" if arguments.by_sigma or arguments.by_output else "worst first"
+        print_report(report, source.describe(), page=arguments.out, order=order)
     return 0
+
+
+def _check_page(out: Path) -> None:
+    """Refuse a page that could not be written, before the work."""
+    if out.suffix.lower() not in _PAGES:
+        raise ValueError(f"expected `--out` a name that ends in .html, got {out}")
+    check_writable("--out", out)
 
 
 def columns_of(arguments: Namespace) -> Columns:
@@ -65,7 +75,7 @@ def _evaluated(source: Predictions, arguments: Namespace) -> Report:
     names: list[str] | None = None
     with progress("evaluating", source.rows) as advance:
         for chunk in source:
-            group, names = _groups(chunk, arguments.by_sigma)
+            group, names = _groups(chunk, source, arguments)
             count = 1 if names is None else len(names)
             state = _added(
                 state,
@@ -80,6 +90,11 @@ def _evaluated(source: Predictions, arguments: Namespace) -> Report:
                 ),
             )
             advance(len(chunk))
+    counted = int(state.n.sum())
+    if counted < _FEWEST_TARGETS:
+        raise ValueError(
+            f"expected `{_names(source)}` with at least {_FEWEST_TARGETS} rows that have a target, got {counted}"
+        )
     options = Options(grid=grid, tolerance=tolerance, fitted_on=seen, groups=names)
     return report_of(state, options)
 
@@ -92,10 +107,22 @@ def _keep_freed_memory() -> None:
     torch.empty(_LARGE_BLOCK, dtype=torch.uint8)
 
 
-def _groups(chunk: Chunk, by_sigma: bool) -> tuple[Tensor | None, list[str] | None]:
-    if by_sigma:
+def _groups(chunk: Chunk, source: Predictions, arguments: Namespace) -> tuple[Tensor | None, list[str] | None]:
+    if arguments.by_sigma:
         return sigma_groups(chunk.pred)
+    if arguments.by_output:
+        outputs = source.layout.outputs
+        if not outputs:
+            raise ValueError(
+                "expected `--by-output` with columns of several outputs (mean_0, mean_1, ...), got one output"
+            )
+        return torch.arange(len(outputs)).expand(chunk.target.shape), list(outputs)
     return (None, None) if chunk.group is None else (chunk.group.codes, list(chunk.group.names))
+
+
+def _names(source: Predictions) -> str:
+    first = Path(source.files[0]).name
+    return first if len(source.files) == 1 else f"{first} and {len(source.files) - 1} more"
 
 
 def _added(state: State, more: State) -> State:

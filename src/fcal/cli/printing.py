@@ -1,6 +1,7 @@
 """What is printed: one JSON document, or tables for people; progress goes to stderr."""
 
 import json
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,7 +15,8 @@ from rich.text import Text
 from fcal.metrics.report import Floor, Report
 
 _MOST_GROUPS = 30
-_COLOURS = {"calibrated": "bold green"}
+_LONGEST_NAME = 100
+_USUAL_WIDTH = 80
 
 
 def print_json(document: Any) -> None:
@@ -39,27 +41,27 @@ def progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
         yield lambda rows: bar.advance(task, rows)
 
 
-def print_report(report: Report, source: str, page: str | None = None) -> None:
+def print_report(report: Report, source: str, *, page: str | None = None, order: str = "worst first") -> None:
     """Verdict, numbers and groups of a report."""
-    console = Console(soft_wrap=True)
-    console.print(Text(source, style="dim"))
-    console.print(Text.assemble((report.verdict, _COLOURS.get(report.verdict, "bold red")), ": ", report.reason))
+    console = _console()
+    console.print(_plain(source, style="dim"))
+    console.print(Text.assemble((report.word, _colour(report)), ": ", report.reason))
     for warning in report.warnings:
-        console.print(Text(f"warning: {warning}", style="yellow"))
+        console.print(_plain(f"warning: {warning}", style="yellow"))
     console.print(_numbers(report))
     console.print(_scores(report))
     if report.groups:
-        console.print(_groups(report.groups))
+        console.print(_groups(report.groups, order))
     console.print(Text(f"{report.n:,} scalars; {report.assumption}; smooth test of N(0, 1): p = {report.p_value:.3g}"))
     if page is not None:
-        console.print(Text(f"page: {page}"))
+        console.print(_plain(f"page: {page}"))
 
 
 def print_before_after(before: Report, after: Report) -> None:
     """The main numbers of two reports side by side."""
-    table = Table("", "before", "after", caption=f"the first {before.n:,} scalars")
+    table = Table("", "before", "after", caption=f"{before.n:,} scalars; {before.assumption}")
     for name, one, two in (
-        ("verdict", before.verdict, after.verdict),
+        ("verdict", before.word, after.word),
         ("scale of z (1)", f"{before.scale.value:.3f}", f"{after.scale.value:.3f}"),
         *(
             (f"coverage of {float(k):.0%}", f"{before.coverage[k]:.1%}", f"{after.coverage[k]:.1%}")
@@ -71,14 +73,15 @@ def print_before_after(before: Report, after: Report) -> None:
         ("CRPS", _number(before.crps), _number(after.crps)),
     ):
         table.add_row(name, one, two)
-    Console(soft_wrap=True).print(table)
+    _console().print(table)
 
 
 def _numbers(report: Report) -> Table:
     caption = f"S = {report.bins}, K = {report.df}, n = {report.n:,}"
-    table = Table("", "value", "calibrated model", "95 % of them below", caption=caption)
+    table = Table("", "value", "calibrated model", "95 % below", caption=caption)
     for name, interval, ideal in (("scale of z", report.scale, "1"), ("shift of z", report.shift, "0")):
         table.add_row(name, f"{interval.value:.3f} ({interval.low:.3f} to {interval.high:.3f})", ideal, "")
+    table.add_row("shape of z", f"{report.shape:.3f}", "0", "")
     for level, share in report.coverage.items():
         table.add_row(f"within {float(level):.0%}", f"{share:.1%}", f"{float(level):.0%}", "")
     rows: tuple[tuple[str, float | None, Floor | None], ...] = (
@@ -106,26 +109,48 @@ def _scores(report: Report) -> Text:
     return Text(", ".join(f"{name} {_number(value)}" for name, value in named.items()))
 
 
-def _groups(groups: Mapping[str, Report]) -> Table:
-    """The groups whose scale is farthest from 1 first."""
-    worst = sorted(groups.items(), key=lambda item: -max(item[1].scale.value, 1 / max(item[1].scale.value, 1e-9)))
-    left_out = len(worst) - _MOST_GROUPS
-    caption = f"{left_out} more groups: --json or --out shows all" if left_out > 0 else None
-    table = Table("group", "n", "verdict", "scale of z", "shift", "in 90%", "ECE(z)", caption=caption)
+def _groups(groups: Mapping[str, Report], order: str) -> Table:
+    shown = list(groups.items()) if order == "as they are" else sorted(groups.items(), key=_badness, reverse=True)
+    left_out = len(shown) - _MOST_GROUPS
+    more = f"; {left_out} more: --json or --out shows all" if left_out > 0 else ""
+    table = Table("group", "n", "verdict", "scale of z", "shift", "in 90%", caption=f"{order}{more}")
     table.columns[0].min_width = 8
     for column in table.columns[1:]:
         column.no_wrap = True
-    for name, report in worst[:_MOST_GROUPS]:
+    for name, report in shown[:_MOST_GROUPS]:
         table.add_row(
-            Text(name),  # names come from files: never markup
+            _plain(name[:_LONGEST_NAME] or "(empty)"),
             f"{report.n:,}",
-            Text(report.verdict, style=_COLOURS.get(report.verdict, "bold red")),
+            Text(report.word, style=_colour(report)),
             f"{report.scale.value:.2f} ({report.scale.low:.2f}-{report.scale.high:.2f})",
             f"{report.shift.value:+.2f}",
             f"{report.coverage['0.9']:.0%}",
-            f"{report.ece_z:.2g}",
         )
     return table
+
+
+def _badness(item: tuple[str, Report]) -> tuple[bool, float]:
+    """How far a group is off: words first, then the larger of scale and shift."""
+    report = item[1]
+    scale = abs(math.log(min(max(report.scale.value, 1e-9), 1e9)))
+    return report.verdict != "calibrated", max(scale, abs(report.shift.value), report.shape)
+
+
+def _colour(report: Report) -> str:
+    if report.verdict != "calibrated":
+        return "bold red"
+    return "bold green" if report.conclusive else "yellow"
+
+
+def _plain(text: str, style: str = "") -> Text:
+    """Text from a file: no markup, and no control characters, which a terminal would obey."""
+    return Text("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text), style=style)
+
+
+def _console() -> Console:
+    """What prints on stdout; a terminal of no width counts as an ordinary one."""
+    console = Console(soft_wrap=True)
+    return console if console.width > 0 else Console(soft_wrap=True, width=_USUAL_WIDTH)
 
 
 def _number(value: float | None) -> str:
@@ -134,4 +159,4 @@ def _number(value: float | None) -> str:
 
 def say(message: str) -> None:
     """A line of prose on stderr."""
-    print(message, file=sys.stderr)
+    print(_plain(message).plain, file=sys.stderr)

@@ -2,84 +2,137 @@
 
 import shlex
 from argparse import Namespace
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from fcal import recalibration
 from fcal._files import provenance
 from fcal.cli.evaluating import columns_of
+from fcal.cli.paths import check_writable
 from fcal.cli.printing import print_before_after, print_json, progress, say
-from fcal.metrics import Report, evaluate
+from fcal.metrics import Report
+from fcal.metrics.evaluation import checked_grid
+from fcal.metrics.gathering import gathered
+from fcal.metrics.reporting import Options, report_of
+from fcal.metrics.state import empty_state
 from fcal.recalibration import Recalibrator
-from fcal.tables import SUFFIX, Columns, Predictions, open_predictions, whole, write_origin, write_repaired
+from fcal.tables import SUFFIX, Predictions, TableError, open_predictions, whole, write_origin, write_repaired
+from fcal.tables.repaired import check_out
 
-_CHECKED_ROWS = 100_000
 _FEWEST_TARGETS = 2
 _METHODS_OF_SCALE = ("temperature", "affine")
+_DF, _BINS = 75, 20
 
 
 def run(arguments: Namespace, words: list[str]) -> int:
     """Fit on one file, repair another, say what changed."""
     columns, family = columns_of(arguments), arguments.family
     calibration = open_predictions(arguments.fit, columns=columns, family=family)
-    bare = replace(columns, target_optional=True)
-    source = open_predictions(arguments.apply, columns=bare, family=family, chunk_rows=_CHECKED_ROWS)
-    recalibrator = _fitted(arguments.method, calibration)
+    source = open_predictions(arguments.apply, columns=replace(columns, target_optional=True), family=family)
+    _check_outputs(arguments, calibration, source)
+    recalibrator = _fitted(arguments, calibration)
+    reports = _compared(source, recalibrator)
     note = {
         "method": arguments.method,
+        "fitted": recalibrator.numbers(),
         "fitted_on": recalibrator.fitted_on,
         "fit": [str(path) for path in calibration.files],
         "apply": [str(path) for path in source.files],
         "command": f"fcal {shlex.join(words)}",
         "versions": provenance(),
     }
-    reports = _compared(source, recalibrator)
+    if arguments.save is not None:
+        recalibrator.save(arguments.save)
     with progress("repairing", source.rows) as advance:
         rows = write_repaired(source, arguments.out, recalibrator.transform, advance=advance)
     write_origin(arguments.out, note)
-    if arguments.save is not None:
-        recalibrator.save(arguments.save)
     if arguments.json:
         compared = {
             name: report and report.as_dict() for name, report in zip(("before", "after"), reports, strict=True)
         }
         print_json({**note, "out": arguments.out, "rows": rows, **compared})
         return 0
-    _print_compared(*reports)
-    if _same_files(calibration, source):
-        say("warning: fitted on the rows it repairs: expect new data to look worse than this table")
+    _say_what_changed(arguments, recalibrator, calibration, source, reports)
     say(f"{rows:,} rows written to {arguments.out}")
-    say(f"look closer: fcal evaluate {shlex.join([arguments.out, *_options(columns, arguments.method)])}")
     return 0
 
 
-def _fitted(method: str, calibration: Predictions) -> Recalibrator:
+def _check_outputs(arguments: Namespace, calibration: Predictions, source: Predictions) -> None:
+    """Refuse what could not be written, or would overwrite what is read, before the work."""
+    out = Path(arguments.out)
+    check_out(out)
+    check_writable("--out", out)
+    inputs = {Path(path).resolve() for path in (*calibration.files, *source.files)}
+    if out.resolve() in inputs:
+        raise ValueError(f"expected `--out` a new file, got one of the inputs, {out}")
+    if arguments.save is not None and Path(arguments.save).exists() and not Path(arguments.save).is_dir():
+        raise ValueError(f"expected `--save` a folder, got the file {arguments.save}")
+    if arguments.per_output and arguments.method not in _METHODS_OF_SCALE:
+        raise ValueError(f"expected `--per-output` with temperature or affine, got {arguments.method}")
+
+
+def _fitted(arguments: Namespace, calibration: Predictions) -> Recalibrator:
     with progress("reading", calibration.rows) as advance:
         pred, target = whole(calibration, advance=advance)
-    return recalibration.by_name(method)().fit(pred, target)
+    kind: Callable[..., Recalibrator] = recalibration.by_name(arguments.method)
+    try:
+        return kind(**({"per_output": True} if arguments.per_output else {})).fit(pred, target)
+    except ValueError as error:
+        raise TableError(f"{Path(calibration.files[0]).name}: {error}") from error
 
 
 def _compared(source: Predictions, recalibrator: Recalibrator) -> tuple[Report, Report] | tuple[None, None]:
-    """Reports on the first rows before and after the repair; None where they have no targets."""
-    some = next(iter(source))
-    if int((~some.target.isnan()).sum()) < _FEWEST_TARGETS:
+    """Reports before and after the repair, of all rows that have targets; None where there are none."""
+    grid = checked_grid(_DF, _BINS)
+    clustered = source.columns.cluster is not None
+    before, after = (empty_state(grid, clustered=clustered) for _ in range(2))
+    with progress("checking", source.rows) as advance:
+        for chunk in source:
+            if not bool(chunk.target.isnan().all()):
+                repaired = recalibrator.transform(chunk.pred)
+                for state, pred in ((before, chunk.pred), (after, repaired)):
+                    state.add_(gathered(pred, chunk.target, grid, cluster=chunk.cluster, fingerprinted=True))
+            advance(len(chunk))
+    if int(before.n.sum()) < _FEWEST_TARGETS:
         return None, None
-    return evaluate(some.pred, some.target), evaluate(recalibrator.transform(some.pred), some.target)
+    seen = frozenset([recalibrator.fitted_on or ""])
+    return report_of(before, Options(grid=grid)), report_of(after, Options(grid=grid, fitted_on=seen))
 
 
-def _print_compared(before: Report | None, after: Report | None) -> None:
+def _say_what_changed(
+    arguments: Namespace,
+    recalibrator: Recalibrator,
+    calibration: Predictions,
+    source: Predictions,
+    reports: tuple[Report, Report] | tuple[None, None],
+) -> None:
+    before, after = reports
+    say(f"fitted: {recalibrator!r}")
     if before is None or after is None:
-        say("no targets to show the repair on")
-    else:
-        print_before_after(before, after)
+        say("too few targets to show the repair on")
+        return
+    print_before_after(before, after)
+    shared = {Path(p).resolve() for p in calibration.files} & {Path(p).resolve() for p in source.files}
+    if shared or after.fitted_on:
+        say("warning: fitted on rows that it repairs: expect new data to look worse than this table")
+    hint = _how_to_evaluate(arguments, source)
+    if hint is not None:
+        say(f"look closer: fcal evaluate {shlex.join(hint)}")
 
 
-def _same_files(one: Predictions, other: Predictions) -> bool:
-    return {Path(path).resolve() for path in one.files} == {Path(path).resolve() for path in other.files}
-
-
-def _options(columns: Columns, method: str) -> list[str]:
-    """How to evaluate the new columns: a law that is not of its old family any more, by its quantiles."""
-    if method in _METHODS_OF_SCALE and columns.quantiles is None:
-        return ["--mean", columns.mean + SUFFIX, "--std", columns.std + SUFFIX]
-    return ["--quantiles", f"q*{SUFFIX}"]
+def _how_to_evaluate(arguments: Namespace, source: Predictions) -> list[str] | None:
+    """What to type for the new columns; None where a law of several outputs has no columns to read it from."""
+    columns = source.columns
+    same_family = arguments.method in _METHODS_OF_SCALE and source.layout.keeps_family
+    if not same_family and source.layout.outputs:
+        return None
+    law = (
+        ["--mean", columns.mean + SUFFIX, "--std", columns.std + SUFFIX]
+        if same_family
+        else ["--quantiles", f"q*{SUFFIX}"]
+    )
+    family = ["--family", arguments.family] if same_family and arguments.family != "normal" else []
+    target = ["--target", columns.target] if columns.target != "target" else []
+    out = arguments.out if not arguments.out.startswith("-") else f"./{arguments.out}"
+    return [out, *law, *family, *target]

@@ -35,6 +35,7 @@ _RULE = legendre(6)
 _TAIL = [10.0, 11.5, 13.5, 16.0, 19.0, 23.0, 28.0, 34.0, 40.0, 46.5]
 _EDGES = [*(-v for v in reversed(_TAIL)), *(0.5 * k for k in range(-18, 19)), *_TAIL]
 _PIECE = 1 << 18
+_PARTS_OF_MIXTURE = 16
 
 
 class Warp(NamedTuple):
@@ -404,10 +405,19 @@ def _nodes(law: Law, most: int) -> tuple[Tensor, Tensor]:
     else:
         middle, _ = own.warp.value_and_log_slope(like.new_zeros(()), *tensors)
         edges = middle.clamp(-_REACH, _REACH) + like.new_tensor(_EDGES)
+    if own.family.component is not None:  # the quantiles of a mixture may jump between its components
+        edges = _refined(edges, _PARTS_OF_MIXTURE)
     low, width = edges[..., :-1], edges.diff()
     nodes = torch.cat([low + node * width for node, _ in _RULE], -1)
     weights = torch.cat([weight * width for _, weight in _RULE], -1)
     return nodes, weights * log_normal_density(nodes).exp()
+
+
+def _refined(edges: Tensor, parts: int) -> Tensor:
+    """Every panel cut into so many."""
+    share = torch.arange(parts, dtype=edges.dtype, device=edges.device) / parts
+    inner = (edges[..., :-1, None] + edges.diff()[..., None] * share).flatten(-2)
+    return torch.cat([inner, edges[..., -1:]], -1)
 
 
 def _panel_edges(segments: Segments, most: int) -> Tensor:

@@ -127,18 +127,28 @@ def gathered(
         return state
 
 
+def _checked_labels(name: str, labels: Tensor, observation: Observation, rows: torch.Size) -> Tensor:
+    """Labels shaped like the targets, their rows, or the leading dimensions of either: one per image will do."""
+    shape = observation.elements()
+    if isinstance(labels, Tensor) and 0 < labels.dim() <= len(shape):
+        padded = labels.reshape(labels.shape + (1,) * (len(shape) - labels.dim()))
+        if all(own in (1, whole) for own, whole in zip(padded.shape, shape, strict=True)):
+            return check_beside_target(name, padded.expand(shape), observation.target, shape)
+    return check_beside_target(name, labels, observation.target, rows)
+
+
 def _flat_labels(
     name: str, labels: Tensor | None, observation: Observation, rows: torch.Size, below: int | None = None
 ) -> Tensor | None:
     if labels is None:
         return None
-    checked = check_beside_target(name, labels, observation.target, rows)
+    checked = _checked_labels(name, labels, observation, rows)
     if checked.is_floating_point() or checked.is_complex() or checked.dtype == torch.bool:
         raise TypeError(f"expected `{name}` of an integer dtype, got {checked.dtype}")
     elements = observation.elements()
-    if checked.dim() > len(elements):
+    if checked.shape != elements:
         raise ValueError(f"expected `{name}` of shape {tuple(elements)}, one per row, got {tuple(checked.shape)}")
-    flat = checked.reshape(checked.shape + (1,) * (len(elements) - checked.dim())).expand(elements).reshape(-1)
+    flat = checked.reshape(-1)
     if below is not None and len(flat) and not (int(flat.min()) >= 0 and int(flat.max()) < below):
         raise ValueError(f"expected `{name}` within 0 to {below - 1}, got {int(flat.min())} to {int(flat.max())}")
     return flat.to(torch.int64)
@@ -230,7 +240,9 @@ def _count(state: State, scored: Scored, labels: Labels, grid: Grid) -> None:
     dims = 1 if scored.squared_distance is None else len(z) // len(scored.squared_distance)
     per_scalar = labels.repeated(dims)
     counter = _Counter(per_scalar.group, labels.groups, z.device)
-    state.n.add_(len(z) if per_scalar.group is None else counter.counts(None, 1)[:, 0])
+    counted: Tensor | int = len(z) if per_scalar.group is None else counter.counts(None, 1)[:, 0]
+    state.n.add_(counted)
+    state.rows.add_(counted // dims)
     pit = counter.counts(grid.pit_index(scored.t), grid.pit_bins)
     state.pit.add_(pit)
     z_index = grid.z_index(z)
@@ -367,6 +379,7 @@ def _count_clusters(state: State, scored: Scored, labels: Labels) -> None:
     small = (cluster >= 0) & (cluster < CLUSTERS)
     bucket = torch.where(small, cluster, mixed(cluster).bitwise_right_shift(20) % CLUSTERS)
     joint = bucket if labels.group is None else labels.group * CLUSTERS + bucket
+    state.hashed.add_(torch.count_nonzero(~small))
     by_cluster = _Counter(joint, labels.groups * CLUSTERS, z.device)
     terms: list[Term] = [(torch.ones_like(t), None), (z, None), (z, z), *_power_terms(t, t * t)]
     shape = (labels.groups, CLUSTERS, -1)

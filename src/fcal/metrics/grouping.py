@@ -8,7 +8,7 @@ from torch.distributions import Distribution
 
 from fcal._checks import check_integer
 
-_OCTAVES = 32  # on either side of 1
+_OCTAVES = 64  # on either side of 1
 
 
 def sigma_groups(pred: Distribution) -> tuple[Tensor, list[str]]:
@@ -34,7 +34,8 @@ def sigma_groups(pred: Distribution) -> tuple[Tensor, list[str]]:
         sigma = sigma.square().mean(-1).sqrt()
     octave = torch.frexp(sigma).exponent.to(torch.int64) - 1
     edges = [2.0**k for k in range(-_OCTAVES, _OCTAVES + 1)]
-    names = [f"sigma {low:g} to {high:g}" for low, high in pairwise(edges)]
+    names = [f"sigma {low:.3g} to {high:.3g}" for low, high in pairwise(edges)]
+    names[0], names[-1] = f"sigma below {edges[1]:.3g}", f"sigma above {edges[-2]:.3g}"
     return (octave + _OCTAVES).clamp(0, 2 * _OCTAVES - 1), names
 
 

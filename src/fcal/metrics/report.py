@@ -159,6 +159,7 @@ class Report:
         shape: Largest gap between the CDF of z and the normal one with its moments.
         verdict: One of ``VERDICTS``.
         reason: Why, in one sentence.
+        conclusive: False where "calibrated" means that so few data could not have told otherwise.
         p_value: Of a smooth test (four Legendre sums) that z is N(0, 1); on much data it is 0 for any real model.
         clusters: Number of clusters that intervals, bands and tests rest on; None where rows count as independent.
         assumption: What the noise figures assume, in words.
@@ -200,6 +201,7 @@ class Report:
     shape: float
     verdict: str
     reason: str
+    conclusive: bool
     p_value: float
     ece_z_floor: Floor
     mce_z_floor: Floor
@@ -214,6 +216,11 @@ class Report:
     crps_split: Split | None
     curves: Curves = field(repr=False)
     groups: "Mapping[str, Report]" = field(default_factory=dict, repr=False)
+
+    @property
+    def word(self) -> str:
+        """The verdict, with a question mark where the data are too few to tell."""
+        return self.verdict if self.conclusive else f"{self.verdict}?"
 
     def as_dict(self, *, curves: bool = False) -> dict[str, Any]:
         """Plain numbers, strings, lists and dictionaries, ready for JSON; what is not finite becomes None."""

@@ -22,6 +22,7 @@ from fcal.metrics.verdict import critical_value, interval_of_scale, interval_of_
 _FEW_CLUSTERS = 200
 _MANY_GROUPS = 20  # from then on floors are read between others: each takes a tenth of a second
 _MANY_OUT_OF_REACH = 0.01
+_MANY_ALIKE = 0.05  # in one of thousands of narrow bins
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +49,11 @@ def report_of(state: State, options: Options) -> Report:
         ValueError: Fewer than 2 targets count.
     """
     check_count(int(state.n.sum()), at_least=2)
+    with np.errstate(all="ignore"):  # what overflows becomes None
+        return _all_reports(state, options)
+
+
+def _all_reports(state: State, options: Options) -> Report:
     groups: dict[str, Report] = {}
     if options.groups is not None:
         told = [index for index in range(len(options.groups)) if int(state.n[index]) >= 2]
@@ -56,9 +62,9 @@ def report_of(state: State, options: Options) -> Report:
                 Summary(state.of_group(index), options.grid), options, len(told), {}
             )
     report = _report(Summary(state.whole(), options.grid), options, 1, groups)
-    missing = 0 if options.groups is None else len(options.groups) - len(groups)
-    if missing:
-        text = f"{missing} of {len(options.groups or ())} groups have fewer than 2 targets and no report"
+    single = int((state.n == 1).sum()) if options.groups is not None else 0
+    if single:
+        text = f"{single} of {len(options.groups or ())} groups have a single target and no report"
         report = replace(report, warnings=(*report.warnings, text))
     return report
 
@@ -71,7 +77,7 @@ def _report(data: Summary, options: Options, family_size: int, groups: Mapping[s
     many = family_size > _MANY_GROUPS
     ece_z_floor, mce_z_floor = (near_floor_of_z if many else floor_of_z)(effective[0], grid.bins)
     q_floor = (near_floor_of_q if many else floor_of_q)(effective[1], grid.bins, grid.df)
-    verdict, reason = verdict_of(evidence, tolerance=options.tolerance, groups=family_size)
+    verdict = verdict_of(evidence, tolerance=options.tolerance, groups=family_size)
     sigma = Sigmas(data, effects[1]) if data.mean("error_sq") is not None else None
     z_mean, z_var = data.means["z"], evidence.scale**2
     q_mean, q_var = _moments_of_q(data)
@@ -98,15 +104,16 @@ def _report(data: Summary, options: Options, family_size: int, groups: Mapping[s
         scale=interval_of_scale(evidence, limit),
         shift=interval_of_shift(evidence, limit),
         shape=evidence.shape,
-        verdict=verdict,
-        reason=reason,
+        verdict=verdict.word,
+        reason=verdict.reason,
+        conclusive=verdict.conclusive,
         p_value=min(smooth_p_value(evidence) * family_size, 1.0),
         ece_z_floor=ece_z_floor,
         mce_z_floor=mce_z_floor,
         ece_q_floor=q_floor.ece,
         mce_q_floor=q_floor.mce,
         ence_floor=None if sigma is None else sigma.floor(),
-        clusters=None if data.clusters is None else len(data.clusters),
+        clusters=data.cluster_count,
         assumption=_assumption(data, family_size),
         fitted_on=data.fingerprint in options.fitted_on,
         warnings=_warnings(data, options),
@@ -131,16 +138,19 @@ def _divergence(between: Callable[..., float], mean: float, variance: float, df:
 
 
 def _assumption(data: Summary, family_size: int) -> str:
-    rows = "assumes independent rows" if data.clusters is None else f"{len(data.clusters)} independent clusters"
+    rows = "assumes independent rows" if data.clusters is None else f"{data.cluster_count} independent clusters"
     return rows if family_size == 1 else f"{rows}; corrected for {family_size} groups"
 
 
 def _warnings(data: Summary, options: Options) -> tuple[str, ...]:
     found = []
-    if data.clusters is not None and len(data.clusters) < _FEW_CLUSTERS:
-        found.append(f"only {len(data.clusters)} clusters: intervals and tests need {_FEW_CLUSTERS} to be trusted")
+    if data.cluster_count is not None and data.cluster_count < _FEW_CLUSTERS:
+        found.append(f"only {data.cluster_count} clusters: intervals and tests need {_FEW_CLUSTERS} to be trusted")
     if data.fingerprint in options.fitted_on:
         found.append("measured on the rows the recalibrator was fitted on: expect new data to look worse")
+    if _MANY_ALIKE < data.most_alike() < 1:
+        share = f"{data.most_alike():.0%} of residuals are nearly the same number"
+        found.append(f"{share}: are the targets rounded? Their law is then no smooth one")
     if data.out_of_reach() > _MANY_OUT_OF_REACH:
         share = f"{data.out_of_reach():.0%} of residuals are beyond {data.grid.reach:g} sd"
         found.append(f"{share}: is the spread in the right unit (sd, not variance)?")

@@ -68,6 +68,8 @@ class Sigmas:
 
     @cached_property
     def _curves(self) -> tuple[Array, Array]:
+        if not self._error_sq.sum() > 0:
+            return np.zeros_like(_CURVE), np.zeros_like(_CURVE)
         error_count = self._data.error
         edges = log_edges()
         return (

@@ -13,6 +13,7 @@ from fcal.metrics.report import Split
 from fcal.metrics.summary import Summary, normal_cdf
 
 _MANY_OUT_OF_REACH = 0.01
+_FEWEST_BINS = 8
 _LEAST_VARIATION = 1e-10  # variance by mean square: rounding of the sums is 1e-13 or so
 
 
@@ -56,6 +57,8 @@ def _entropy_of_z(data: Summary) -> float:
     if data.out_of_reach() > _MANY_OUT_OF_REACH:
         return 0.5 * math.log(2 * math.pi * math.e) + math.log(scale)
     width = 2 * data.grid.reach / (len(data.z) - 2)
+    if scale < _FEWEST_BINS * width:  # all within a few bins
+        return 0.5 * math.log(2 * math.pi * math.e * scale**2)
     merged = max(int(2 * scale * data.n ** (-1 / 3) / width), 1)
     inner = data.z[1:-1]
     counts = np.add.reduceat(inner, np.arange(0, len(inner), merged))

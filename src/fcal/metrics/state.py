@@ -26,6 +26,8 @@ class State(NamedTuple):
     Attributes:
         sums: See ``SUMS``; t = 2 Phi(z) - 1. Shape ``(G, len(SUMS))``.
         n: Number of scalars. Shape ``(G,)``.
+        rows: Number of predictions: of vectors, each counts once. Shape ``(G,)``.
+        hashed: Number of scalars, of all groups, whose cluster was put into a bucket by hash. Shape ``(G,)``.
         pit: Counts of Phi(z). Shape ``(G, pit_bins)``.
         z: Counts of residuals. Shape ``(G, Z_BINS + 2)``.
         z_sigma: Sums of sigma in the same bins.
@@ -41,6 +43,8 @@ class State(NamedTuple):
 
     sums: Tensor
     n: Tensor
+    rows: Tensor
+    hashed: Tensor
     pit: Tensor
     z: Tensor
     z_sigma: Tensor
@@ -86,6 +90,8 @@ def empty_state(grid: Grid, *, groups: int = 1, clustered: bool = False, device:
     return State(
         sums=sums(len(SUMS)),
         n=counts(),
+        rows=counts(),
+        hashed=counts(),
         pit=counts(grid.pit_bins),
         z=counts(Z_BINS + 2),
         z_sigma=sums(Z_BINS + 2),

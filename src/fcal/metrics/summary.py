@@ -7,9 +7,12 @@ import torch
 
 from fcal.metrics.fingerprint import as_text
 from fcal.metrics.grid import Array, Grid, chi2_edges
-from fcal.metrics.state import SUMS, State
+from fcal.metrics.report import LEVELS
+from fcal.metrics.state import CLUSTERS, SUMS, State
 from fcal.metrics.sums_law import law_of_sums, shares_between
 from fcal.metrics.verdict import Evidence
+
+_ENOUGH_TO_BE_ALIKE = 100
 
 
 class Summary:
@@ -17,7 +20,7 @@ class Summary:
 
     def __init__(self, state: State, grid: Grid) -> None:
         self.grid = grid
-        self.n = int(state.n[0])
+        self.n, self.rows = int(state.n[0]), int(state.rows[0])
         self.means = {name: float(x) / self.n for name, x in zip(SUMS, state.sums[0].tolist(), strict=True)}
         self.pit, self.z, self.z_sigma, self.sigma, self.sigma_sq, self.sigma_error, self.error = (
             part[0].cpu().numpy().astype(np.float64)
@@ -35,6 +38,7 @@ class Summary:
         self.fingerprint = as_text(self.n, int(state.fingerprint[0]))
         table = state.clusters[0].cpu().numpy()
         self.clusters: Array | None = table[table[:, 0] > 0] if len(table) else None
+        self.cluster_count = None if self.clusters is None else _number_of(len(self.clusters), bool(state.hashed[0]))
         self.z_cdf = np.minimum(self.z[:-1].cumsum() / self.n, 1.0)  # at z_edges
         self.q_values, self.q_below = law_of_sums(
             self.z, grid.z_edges, grid.df, mean_square=None if self.out_of_reach() else self.means["z_sq"]
@@ -59,6 +63,10 @@ class Summary:
         mean = self.mean(name)
         return None if mean is None else math.sqrt(mean)
 
+    def most_alike(self) -> float:
+        """Share of the residuals in the fullest narrow bin; 0 where there are too few to tell."""
+        return float(self.z[1:-1].max()) / self.n if self.n >= _ENOUGH_TO_BE_ALIKE else 0.0
+
     def out_of_reach(self) -> float:
         """Share of residuals too large to be told apart."""
         return float(self.z[0] + self.z[-1]) / self.n
@@ -76,7 +84,16 @@ class Summary:
             shape=_largest_gap(self.z_cdf, (edges - z[0]) / scale) if scale > 0 else 0.0,
             raw_gap=_largest_gap(self.z_cdf, edges),
             clusters=self.clusters,
+            coverage_gap=max(abs(share - level) for share, level in zip(self.coverage, LEVELS, strict=True)),
+            rows=self.rows,
         )
+
+
+def _number_of(buckets: int, hashed: bool) -> int:
+    """How many clusters fill so many buckets: each its own, or, put there by hash, as many as fill them on average."""
+    if not hashed:
+        return buckets
+    return round(-CLUSTERS * math.log1p(-min(buckets, CLUSTERS - 0.5) / CLUSTERS))
 
 
 def _largest_gap(cdf: Array, z: Array) -> float:

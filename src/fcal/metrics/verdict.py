@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +18,9 @@ _ALPHA = 0.05
 _ANYTHING = 100.0  # an interval from e^-100 to e^100 of the value says nothing
 _QUESTIONS = 3  # scale, shift, shape
 _DENSITY_AT_MEAN = 1 / math.sqrt(2 * math.pi)
+_PRIOR_ROWS = 30  # of a normal law, that the fourth moment of few residuals is joined by
+_SKEWED = 0.5
+_NORMAL_KURTOSIS = 3.0
 _FEW = 100  # degrees of freedom from which on Student-t is an expansion about the normal law
 # Normalised Legendre polynomials of degree 1 to 4 as sums of powers t, t^2, t^3, t^4, and their constant parts.
 _LEGENDRE = np.sqrt([[3], [5], [7], [9]]) * np.array(
@@ -36,6 +40,8 @@ class Evidence:
         shape: Largest gap between the CDF of z and the normal one with its moments.
         raw_gap: Largest gap between the CDF of z and that of N(0, 1).
         clusters: Sums per cluster that is not empty; see ``CLUSTER_SUMS``. None where rows are independent.
+        coverage_gap: Largest gap between the levels of central regions and what they hold.
+        rows: Number of predictions, fewer than ``n`` where they are vectors.
     """
 
     n: int
@@ -44,6 +50,8 @@ class Evidence:
     shape: float
     raw_gap: float
     clusters: Array | None
+    coverage_gap: float
+    rows: int
 
     @property
     def shift(self) -> float:
@@ -72,9 +80,29 @@ class Evidence:
             count, z, z_sq = (self._column(name) for name in ("count", "z", "z_sq"))
             centred = z_sq - 2 * self.shift * z + count * self.shift**2
             return _cluster_variance(centred - count * self.scale**2, self.n)
+        # Few rows say nothing of a fourth moment: they are joined by some of a normal law.
+        excess = self._central(4) - self.scale**4
+        shrunk = (self.n * excess + _PRIOR_ROWS * 2 * self.scale**4) / (self.n + _PRIOR_ROWS)
+        return max(shrunk, 0.0) / max(self.n - 1, 1)
+
+    def _central(self, order: int) -> float:
+        """Third or fourth central moment of z."""
         b, (_, m2, m3, m4) = self.shift, self.powers_of_z
-        fourth = m4 - 4 * b * m3 + 6 * b**2 * m2 - 3 * b**4
-        return max(float(fourth) - self.scale**4, 0.0) / max(self.n - 1, 1)
+        return float(m3 - 3 * b * m2 + 2 * b**3 if order == 3 else m4 - 4 * b * m3 + 6 * b**2 * m2 - 3 * b**4)
+
+    def look(self) -> str:
+        """How the law of z differs from a normal one, in a word or two."""
+        if self.scale <= 0:
+            return "all alike"
+        skewness, kurtosis = self._central(3) / self.scale**3, self._central(4) / self.scale**4
+        if abs(skewness) > _SKEWED:
+            return "skewed up" if skewness > 0 else "skewed down"
+        return "heavier tails" if kurtosis > _NORMAL_KURTOSIS else "lighter tails"
+
+    def ellipsoids_fail(self, tolerance: float, groups: int) -> bool:
+        """Whether regions of vectors hold another share than they say, as when correlations are wrong."""
+        limit = max(_DENSITY_AT_MEAN * tolerance, _largest_chance_gap(self, groups) * math.sqrt(self.n / self.rows))
+        return self.rows < self.n and self.coverage_gap > limit
 
     def _column(self, name: str) -> Array:
         assert self.clusters is not None
@@ -164,7 +192,15 @@ def _hotelling_tail(statistic: float, dims: int, units: int) -> float:
     return float(log_survival(law, torch.tensor(ratio, dtype=torch.float64)).exp())
 
 
-def verdict_of(evidence: Evidence, *, tolerance: float, groups: int) -> tuple[str, str]:
+class Verdict(NamedTuple):
+    """One word, why, and whether so much data could have told a deviation of the tolerance."""
+
+    word: str
+    reason: str
+    conclusive: bool
+
+
+def verdict_of(evidence: Evidence, *, tolerance: float, groups: int) -> Verdict:
     """One word, and why, from effect sizes that exceed the tolerance and their own noise.
 
     Scale, shift and shape are asked at a joint level of 5 %, shared by all groups. What moves the CDF of z most wins; a
@@ -174,12 +210,16 @@ def verdict_of(evidence: Evidence, *, tolerance: float, groups: int) -> tuple[st
     gaps = _exceeded(evidence, limit, tolerance, groups)
     shown = critical_value(evidence, groups)
     scale, shift = interval_of_scale(evidence, shown), interval_of_shift(evidence, shown)
+    known = _resolution(scale, shift)
     if not gaps:
-        return "calibrated", _reason_of_none(scale, shift, tolerance)
+        return Verdict("calibrated", _reason_of_none(scale, shift, known, tolerance), known <= tolerance)
     word = max(gaps, key=lambda name: gaps[name])
     if "wrong shape" in gaps and evidence.shape >= evidence.raw_gap:
         word = "wrong shape"
-    return word, _reason(word, scale, shift, evidence)
+    if word == "wrong shape" and evidence.coverage_gap > evidence.shape and evidence.rows < evidence.n:
+        gap = f"regions of vectors hold a share that is up to {evidence.coverage_gap:.3f} off"
+        return Verdict(word, f"{gap}: are the predicted correlations right?", True)
+    return Verdict(word, _reason(word, scale, shift, evidence), True)
 
 
 def _exceeded(evidence: Evidence, limit: float, tolerance: float, groups: int) -> dict[str, float]:
@@ -194,6 +234,8 @@ def _exceeded(evidence: Evidence, limit: float, tolerance: float, groups: int) -
         gaps["biased"] = math.erf(abs(shift.value) / math.sqrt(8))
     if evidence.shape > max(_DENSITY_AT_MEAN * tolerance, _largest_chance_gap(evidence, groups)):
         gaps["wrong shape"] = evidence.shape
+    if evidence.ellipsoids_fail(tolerance, groups):
+        gaps["wrong shape"] = max(evidence.coverage_gap, evidence.shape)
     return gaps
 
 
@@ -225,14 +267,19 @@ def _reason(word: str, scale: Interval, shift: Interval, evidence: Evidence) -> 
         near, far = sorted((abs(shift.low), abs(shift.high)))
         where = f"{_figure(abs(shift.value))} ({_figure(near)} to {_figure(far)})"
         return f"targets lie {where} predicted sd {side} the mean on average"
-    return f"with its own mean and scale removed, the CDF of the residuals still differs by {evidence.shape:.3f}"
+    gap = f"even with their own mean and scale, the CDF of residuals is {evidence.shape:.3f} off the normal one"
+    return f"{gap} ({evidence.look()})"
 
 
-def _reason_of_none(scale: Interval, shift: Interval, tolerance: float) -> str:
-    known = max(scale.high / scale.value - 1 if scale.value > 0 else math.inf, 0.5 * (shift.high - shift.low))
+def _resolution(scale: Interval, shift: Interval) -> float:
+    """How well scale and shift are known."""
+    return max(scale.high / scale.value - 1 if scale.value > 0 else math.inf, 0.5 * (shift.high - shift.low))
+
+
+def _reason_of_none(scale: Interval, shift: Interval, known: float, tolerance: float) -> str:
     text = f"scale {scale.value:.3f} ({scale.low:.3f} to {scale.high:.3f}) and shift {shift.value:+.3f}"
     if known > tolerance:
-        reach = f"so few data tell the scale only to {known:.0%}"
+        reach = f"so few data tell scale and shift only to {known:.0%}"
         return f"nothing found beyond {tolerance:.0%} and chance, but {reach}: {text}"
     return f"{text} are within {tolerance:.0%} or chance"
 

@@ -42,7 +42,7 @@ class Conformal(Recalibrator):
     """
 
     method = "conformal"
-    tensor_names = ("x", "y", "slope", "scores")
+    tensor_names = ("x", "y", "slopes", "scores")
     least_rows = 10
 
     def __init__(self, *, knots: int | None = None) -> None:

@@ -14,7 +14,7 @@ from fcal.distributions import BetaMap, Warped
 from fcal.distributions.functions import quantile_of
 from fcal.distributions.law import Law, law_of
 from fcal.recalibration.beta_likelihood import Tails, best_constant, kernel, log_likelihood
-from fcal.recalibration.knots import check_spread
+from fcal.recalibration.knots import robust_spread
 from fcal.recalibration.recalibrator import Recalibrator, add
 from fcal.recalibration.rows import Rows
 
@@ -73,7 +73,7 @@ class GPBeta(Recalibrator):
 
     def _fitted(self, rows: Rows) -> dict[str, Tensor]:
         process = importlib.import_module("fcal.recalibration.beta_process")  # imports gpytorch
-        check_spread(rows.z)
+        robust_spread(rows.z.sort().values)
         generator = torch.Generator().manual_seed(0) if self.generator is None else self.generator
         tails = Tails.of(rows.z)
         found = {"constant": best_constant(tails)}

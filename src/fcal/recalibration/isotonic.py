@@ -23,8 +23,8 @@ class Isotonic(Recalibrator):
     Their isotonic regression of the empirical CDF of :math:`F_i(y_i)` is that CDF itself, which rises already. As a map
     of every rank it would have a wildly rough density, so it is taken at about :math:`\sqrt n` ranks at equal distances
     (and a few more towards the tails) and is linear in the normal quantile between them. Beyond the outermost knots,
-    eight residuals from either end, the prediction's own law goes on, rescaled by the residuals' sd: the density is
-    positive everywhere and an outlier costs what that law says.
+    eight residuals from either end, the prediction's own law goes on, rescaled to meet the outermost one: the density
+    is positive everywhere and an outlier costs what that law says.
 
     It repairs any error that is the same for all predictions in terms of their own residuals: scale, bias and shape.
 
@@ -42,7 +42,7 @@ class Isotonic(Recalibrator):
     """
 
     method = "isotonic"
-    tensor_names = ("x", "y", "slope")
+    tensor_names = ("x", "y", "slopes")
     least_rows = 10
 
     def __init__(self, *, knots: int | None = None) -> None:

@@ -10,6 +10,9 @@ from fcal.distributions import PiecewiseLinear, normal_quantile
 
 _FEWEST, _MOST = 10, 400
 _NARROWEST = 1e-3  # gap between knots, in sds of the residuals: a smaller one is a tie
+_ENOUGH = 8  # residuals beyond a knot that its slope may rest on
+_ROUNDING = 1e-6
+_QUARTILES = 1.3489795003921634  # distance of the quartiles of the standard normal law
 
 
 def ranks_of_knots(count: int, knots: int | None, *, outermost: int) -> Tensor:
@@ -38,9 +41,16 @@ def ranks_of_knots(count: int, knots: int | None, *, outermost: int) -> Tensor:
     return torch.cat([ends, equal, count + 1 - ends]).unique()
 
 
-def check_spread(scores: Tensor) -> Tensor:
-    """The sd of residuals; one of 0 is refused. Shape ``()``."""
-    spread = scores.std(correction=0)
+def robust_spread(scores: Tensor) -> Tensor:
+    """The sd of a normal law with the quartiles of sorted residuals, or else their own sd. Shape ``()``.
+
+    One outlier would make the sd of all as large as it likes.
+
+    Raises:
+        ValueError: All residuals are the same.
+    """
+    low, high = (scores[round(share * (len(scores) - 1))] for share in (0.25, 0.75))
+    spread = (high - low) / _QUARTILES if bool(high > low) else scores.std(correction=0)
     if not bool(spread > 0):
         raise ValueError(f"expected `target` whose residuals differ, got {len(scores)} that are all {scores[0]:g}")
     return spread
@@ -55,18 +65,29 @@ def map_through(scores: Tensor, ranks: Tensor, levels: Tensor) -> dict[str, Tens
         levels: Their probabilities. Shape ``(K,)``.
 
     Returns:
-        ``x``, ``y`` and ``slope``, which is one over the residuals' sd: what lies beyond the knots follows the
-        prediction's own law, rescaled.
+        ``x``, ``y`` and ``slopes`` below and above, each that from the middle knot to one far out: what lies beyond
+        follows the prediction's own law, rescaled as it is there.
 
     Raises:
         ValueError: All residuals are the same.
     """
-    spread = check_spread(scores)
+    spread = robust_spread(scores)
     x, y = scores[ranks.to(scores.device) - 1], normal_quantile(levels, 1 - levels).to(scores.device)
     x, y = _without_ties(x, y, float(_NARROWEST * spread))
     if len(x) < 2:
         x, y = scores[[0, -1]], y[0] + torch.stack([scores[0] - x[0], scores[-1] - x[0]]) / spread
-    return {"x": x, "y": y, "slope": 1 / spread}
+    return {"x": x, "y": y, "slopes": _slopes_beyond(x, y, len(scores))}
+
+
+def _slopes_beyond(x: Tensor, y: Tensor, count: int) -> Tensor:
+    """Slopes from the middle knot to the last one on either side that enough residuals stand behind. Shape ``(2,)``."""
+    tail = torch.tensor(min(_ENOUGH / count, 0.25), dtype=y.dtype, device=y.device)
+    inside = (y.abs() <= -normal_quantile(tail, 1 - tail) + _ROUNDING).nonzero()
+    low, high = (int(inside[0]), int(inside[-1])) if len(inside) > 1 else (0, len(x) - 1)
+    middle = min(max((low + high) // 2, low + 1), high)
+    below = (y[middle] - y[low]) / (x[middle] - x[low])
+    above = (y[high] - y[middle]) / (x[high] - x[middle]) if high > middle else below
+    return torch.stack([below, above])
 
 
 def _without_ties(x: Tensor, y: Tensor, narrowest: float) -> tuple[Tensor, Tensor]:
@@ -85,5 +106,5 @@ def _without_ties(x: Tensor, y: Tensor, narrowest: float) -> tuple[Tensor, Tenso
 
 def map_of(tensors: Mapping[str, Tensor]) -> PiecewiseLinear:
     """The map that :func:`map_through` describes."""
-    slope = float(tensors["slope"])
-    return PiecewiseLinear(tensors["x"], tensors["y"], below=slope, above=slope)
+    below, above = tensors["slopes"].tolist()
+    return PiecewiseLinear(tensors["x"], tensors["y"], below=below, above=above)

@@ -17,6 +17,8 @@ from fcal.recalibration.saving import read, write
 
 METHODS: "Registry[type[Recalibrator]]" = Registry("method")
 
+_FEW_NUMBERS = 8
+
 
 class Recalibrator(ABC):
     """Learns from predictions and their targets how to repair further predictions of the same kind.
@@ -83,6 +85,20 @@ class Recalibrator(ABC):
     def fit_transform(self, pred: Distribution, target: Tensor, *, valid_mask: Tensor | None = None) -> Distribution:
         """Learn from predictions and repair the same; what is measured on them then flatters."""
         return self.fit(pred, target, valid_mask=valid_mask).transform(pred)
+
+    def numbers(self) -> dict[str, Any]:
+        """What was fitted, by name: numbers where there are few, else how many there are."""
+        tensors = self._fitted_tensors()
+        return {
+            name: t.tolist() if t.numel() <= _FEW_NUMBERS else f"{t.numel()} numbers" for name, t in tensors.items()
+        }
+
+    def __repr__(self) -> str:
+        named = {} if self._tensors is None else self.numbers()
+        shown = ", ".join(
+            f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in named.items()
+        )
+        return f"{type(self).__name__}({shown or 'not fitted'})"
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write a fitted recalibrator: tensors and a JSON document with checksums, whole or not at all.

@@ -32,7 +32,7 @@ def verdict_section(report: Report) -> Section:
     listed = "".join(f"<li>{escaped(note[0].upper() + note[1:])}</li>" for note in (*notes, p) if note)
     return Section(
         "",
-        f'<div class="verdict {escaped(kind)}"><p class="word">{escaped(report.verdict)}</p>'
+        f'<div class="verdict {escaped(kind)}"><p class="word">{escaped(report.word)}</p>'
         f'<p class="reason">{escaped(report.reason)}</p><dl>{shown}</dl><ul class="notes">{listed}</ul></div>',
     )
 
@@ -206,7 +206,7 @@ def _group_row(name: str, group: Report) -> list[Cell]:
     span = f"[{number(scale.low)}, {number(scale.high)}]"
     return [
         Cell(shortened(name, _LONGEST_NAME) or "(empty)"),
-        Cell(group.verdict, kind=f"chip {group.verdict.replace(' ', '-')}"),
+        Cell(group.word, kind=f"chip {group.verdict.replace(' ', '-')}"),
         Cell(count(group.n), group.n),
         Cell(number(scale.value), scale.value),
         Cell(span, scale.low),

@@ -1,6 +1,7 @@
 """NPZ and NPY files, read piece by piece; nothing in them is ever unpickled."""
 
 import ast
+import math
 import re
 import struct
 import zipfile
@@ -41,6 +42,9 @@ _BROKEN_ZIP = (
     OSError,
     ValueError,
 )
+
+
+_MOST_COLUMNS = 1000  # of one array
 
 
 @dataclass(frozen=True)
@@ -186,6 +190,8 @@ class ArrayFile(TableFile):
             return _with_problem(member, f"dtype {dtype}")
         if not shape:
             return _with_problem(member, "a single value")
+        if math.prod(shape[1:]) > _MOST_COLUMNS:
+            return _with_problem(member, f"shape {shape}; flatten images to one row per pixel")
         missing = member.offset + int(np.prod(shape, dtype=object)) * dtype.itemsize - size
         if missing > 0:
             raise file_error(self.path, f"a whole array {shown(name)} of shape {shape}", f"{missing} bytes less")

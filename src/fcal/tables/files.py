@@ -1,5 +1,6 @@
 """What every format of prediction files offers: named columns, in batches of rows."""
 
+import stat
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -59,8 +60,10 @@ class TableFile(ABC):
 
 
 def check_not_empty(path: Path) -> None:
-    """Refuse a file that cannot be read or has no bytes."""
+    """Refuse what is no file, cannot be read or has no bytes."""
     try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise file_error(path, "a regular file", "a pipe or device")
         with path.open("rb") as file:
             empty = not file.read(1)
     except OSError as error:

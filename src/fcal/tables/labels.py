@@ -12,6 +12,7 @@ from fcal.tables.arrow import compute, pa
 from fcal.tables.errors import TableError, file_error, shown
 
 MOST_GROUPS = 1000
+_NO_CLUSTER = ["", "nan", "NaN", "NA", "null", "None"]
 NO_GROUP = "(none)"  # the group of rows whose label is null
 
 
@@ -100,9 +101,24 @@ class ClusterCodes:
             kinds = ("text", "whole numbers") if whole else ("whole numbers", "text")
             raise _mixed(path, name, *kinds)
         if not whole:
+            _check_no_gaps(column, path, name, before)
             return self._labels.encode(column, path=path, name=name)
         clusters: Tensor = from_dlpack(column.cast(pa.int64()))
         return clusters
+
+
+def _check_no_gaps(column: pa.Array, path: Path, name: str, before: int) -> None:
+    """Refuse rows whose cluster is an empty text or no number: they would all be one cluster."""
+    try:
+        text = column.cast(pa.string())
+    except pa.ArrowException:
+        return  # refused as labels next
+    missing = compute.is_in(text, value_set=pa.array(_NO_CLUSTER))
+    row = missing.index(True).as_py()
+    if row >= 0:
+        raise file_error(
+            path, f"column {shown(name)} with a cluster in every row", f"none in data row {before + row + 1}"
+        )
 
 
 def _mixed(path: Path, name: str, before: str, now: str) -> TableError:

@@ -17,6 +17,7 @@ from fcal.tables.families import MomentFamily
 from fcal.tables.files import TableFile
 
 _SYMMETRY = 1e-4  # largest difference of mirrored covariances, relative to the two standard deviations
+_MANY_LEVELS = 7
 _LETTERED = 10  # up to this dimension `cov_01` is unmistakable
 
 
@@ -74,6 +75,9 @@ class Columns:
 class Layout(ABC):
     """Columns that make a prediction and a target."""
 
+    outputs: tuple[str, ...] = ()  # names of means, where there are several
+    keeps_family: bool = True  # whether a rescaled prediction can be written as the same columns
+
     @property
     @abstractmethod
     def numbers(self) -> tuple[str, ...]:
@@ -102,6 +106,11 @@ class Moments(Layout):
     family: str
     maker: MomentFamily
     scalar: bool
+
+    @property
+    def outputs(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Names of the means, where there are several."""
+        return () if self.scalar else self.mean
 
     @property
     def numbers(self) -> tuple[str, ...]:
@@ -177,6 +186,8 @@ class Covariances(Layout):
 class Quantiles(Layout):
     """Quantiles of each target, at the same levels in every row."""
 
+    keeps_family = False
+
     levels: tuple[float, ...]
     columns: tuple[str, ...]
     target: tuple[str, ...]
@@ -189,6 +200,8 @@ class Quantiles(Layout):
     def describe(self) -> str:
         """Layout and columns, in a few words."""
         levels = ", ".join(f"{100 * level:g} %" for level in self.levels)
+        if len(self.levels) > _MANY_LEVELS:
+            levels = f"{len(self.levels)} levels from {100 * self.levels[0]:g} % to {100 * self.levels[-1]:g} %"
         return f"quantiles at {levels}: {_span(self.columns)}, target {_span(self.target)}"
 
     def prediction(self, block: Block) -> tuple[Distribution, Tensor]:
@@ -271,6 +284,9 @@ def _quantiles(file: TableFile, columns: Columns, pattern: str) -> Quantiles:
     found = sorted(_levels(file, pattern).items(), key=lambda item: item[1])
     if len(found) < 2:
         raise missing_column(file.path, pattern.replace("*", "05") if not found else pattern, file.names)
+    if found[-1][1] <= 1:
+        some = ", ".join(shown(name) for name, _ in found[:3])
+        raise file_error(file.path, "with per cent in names of quantiles, as q05 and q97.5", f"fractions: {some}")
     for name, level in found:
         if not 0 < level < 100:
             raise file_error(file.path, "with per cent within (0, 100) in names of quantiles, as q97.5", shown(name))

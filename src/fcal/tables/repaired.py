@@ -17,7 +17,12 @@ from fcal.tables.paths import known_suffix
 from fcal.tables.source import Predictions
 from fcal.tables.writers import WRITERS, flat
 
-QUANTILES = ("2.5", "05", "25", "50", "75", "95", "97.5")  # per cent, as they stand in names of columns
+_TAIL = ("0.1", "0.5", "01", "2.5", "05", "10", "16", "25", "40")
+QUANTILES = (
+    *_TAIL,
+    "50",
+    *(f"{100 - float(level):g}" for level in reversed(_TAIL)),
+)  # per cent, as in names of columns
 SUFFIX = "_recalibrated"
 
 
@@ -62,7 +67,7 @@ def write_repaired(
         <BLANKLINE>
     """
     target = Path(out)
-    make = WRITERS[_suffix_to_write(target)]
+    make = WRITERS[check_out(target)]
     done = 0
     with atomic_path(target) as temporary, make(temporary, target, source) as writer:
         for block, columns in _repaired(source, transform, target):
@@ -113,7 +118,12 @@ def _check_new(name: str, value: Tensor, block: Block, out: Path) -> None:
         raise file_error(out, "with new columns", reason)
 
 
-def _suffix_to_write(out: Path) -> str:
+def check_out(out: Path) -> str:
+    """The suffix of a file that can be written.
+
+    Raises:
+        TableError: Its format has no names of columns, or it is a folder.
+    """
     suffix = known_suffix(out)
     if suffix not in WRITERS.names():
         known = ", ".join(WRITERS.names())

@@ -1,7 +1,7 @@
 """A stream of predictions from files, in memory that does not grow with them."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from torch.distributions import Distribution
 from fcal._checks import check_integer
 from fcal.tables import families
 from fcal.tables.block import Block
-from fcal.tables.errors import file_error, missing_column, shown
+from fcal.tables.errors import TableError, file_error, missing_column, shown
 from fcal.tables.files import TableFile
 from fcal.tables.labels import MOST_GROUPS, ClusterCodes, LabelCodes, Labels
 from fcal.tables.layout import Columns, Layout, layout_of
@@ -118,7 +118,7 @@ class Predictions:
 
 
 def open_predictions(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
     columns: Columns | None = None,
     family: str = "normal",
@@ -132,7 +132,7 @@ def open_predictions(
     ``mean`` is read as ``mean_0``, ``mean_1``, ...
 
     Args:
-        path: A file, a folder, or a pattern such as ``predictions/*.parquet``.
+        path: A file, a folder, a pattern such as ``predictions/*.parquet``, or several of these.
         columns: Names of the columns, where they are not ``mean``, ``std`` and ``target``.
         family: Family of the predicted laws, one of ``fcal.tables.families.names()``.
         chunk_rows: Most rows in memory at once.
@@ -154,7 +154,10 @@ def open_predictions(
     rows = check_integer("chunk_rows", chunk_rows, at_least=1)
     chosen = Columns() if columns is None else columns
     maker = families.family(family)
-    tables = [open_file(found) for found in find_files(path)]
+    paths = [path] if isinstance(path, str | os.PathLike) else list(path)
+    if not paths or any(not os.fspath(one) for one in paths):
+        raise TableError("expected `path` a file, a folder or a pattern of files, got an empty name")
+    tables = [open_file(found) for one in paths for found in find_files(one)]
     layout = layout_of(tables[0], chosen, family, maker)
     for table in tables[1:]:
         _check_same_columns(tables[0], table)
