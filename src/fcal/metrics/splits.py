@@ -14,7 +14,8 @@ from fcal.metrics.summary import Summary, normal_cdf
 
 _MANY_OUT_OF_REACH = 0.01
 _FEWEST_BINS = 8
-_LEAST_VARIATION = 1e-10  # variance by mean square: rounding of the sums is 1e-13 or so
+_LEAST_SCALE = 1e-300
+_LEAST_VARIATION = 1e-12  # variance by mean square: rounding of the sums is 1e-14 or so
 
 
 def split_of_nll(data: Summary) -> Split | None:
@@ -58,7 +59,7 @@ def _entropy_of_z(data: Summary) -> float:
         return 0.5 * math.log(2 * math.pi * math.e) + math.log(scale)
     width = 2 * data.grid.reach / (len(data.z) - 2)
     if scale < _FEWEST_BINS * width:  # all within a few bins
-        return 0.5 * math.log(2 * math.pi * math.e * scale**2)
+        return 0.5 * math.log(2 * math.pi * math.e) + math.log(max(scale, _LEAST_SCALE))
     merged = max(int(2 * scale * data.n ** (-1 / 3) / width), 1)
     inner = data.z[1:-1]
     counts = np.add.reduceat(inner, np.arange(0, len(inner), merged))

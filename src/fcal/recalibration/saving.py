@@ -62,7 +62,7 @@ def read(folder: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tens
 def _document(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(_bytes(path).decode("utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, or nested beyond all measure
         raise ValueError(f"expected {path} a JSON document, got one that is damaged: {error}") from None
     if not isinstance(document, dict) or document.get("format") != _FORMAT:
         raise ValueError(f"expected {path} a saved recalibrator, got another document")

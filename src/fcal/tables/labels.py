@@ -47,12 +47,14 @@ class LabelCodes:
             TableError: There are too many labels, or values of this type are no labels.
         """
         try:
+            if pa.types.is_temporal(column.type):
+                column = column.cast(pa.string())  # not all times are times of Python's
             encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
             if encoded.indices.null_count:
                 encoded = encoded.cast(pa.string()).fill_null(NO_GROUP).dictionary_encode()
             seen = compute.unique(encoded.indices)
             labels = self._new_labels(encoded, seen, path, name)
-        except (pa.ArrowException, UnicodeDecodeError):  # a type without equality, or a damaged file
+        except (pa.ArrowException, UnicodeDecodeError, OverflowError):  # a type without equality, or a damaged file
             raise file_error(path, f"column {shown(name)} of labels", f"{column.type} that cannot be read") from None
         table = np.zeros(len(encoded.dictionary), np.int64)
         for index, label in zip(seen.to_pylist(), labels, strict=True):
