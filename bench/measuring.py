@@ -16,6 +16,7 @@ from fcal._checks import check_integer
 from fcal._files import atomic_path, provenance, writable_folder, write_json
 
 BLOCKS = 5
+_SMALL = 0.005  # ratios that two decimals would show as 0
 Step = Callable[[], float]
 
 
@@ -95,6 +96,8 @@ def table(rows: list[Row]) -> Table:
 
 
 def shown(row: Row) -> str:
+    if 0 < abs(row.ratio) < _SMALL:
+        return f"{row.ratio:.1e}{row.unit}"
     digits = 1 if row.ratio >= 10 else 2
     return f"{row.ratio:.{digits}f}{row.unit}"
 
