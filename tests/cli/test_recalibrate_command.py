@@ -10,6 +10,7 @@ import pytest
 
 from fcal import recalibration
 from fcal.cli import main
+from fcal.cli.arguments import _METHODS
 
 METHODS = ["temperature", "affine", "isotonic", "conformal", "gp-beta"]
 
@@ -151,3 +152,8 @@ def test_bad_input_is_one_line(
     assert main([*words(files, tmp_path / "out.csv"), *change]) == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert not (tmp_path / "out.csv").exists()
+
+
+def test_methods_of_the_command_are_those_of_the_library() -> None:
+    # the parser names them itself, so that --help need not load torch
+    assert sorted(_METHODS) == recalibration.names()

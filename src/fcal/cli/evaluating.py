@@ -20,7 +20,7 @@ from fcal.tables import SUFFIX, Chunk, Columns, Predictions, open_predictions, r
 
 _LARGE_BLOCK = 24 << 20  # bytes; glibc learns from blocks up to 32 MB
 _CHUNK_ROWS = 1 << 20
-_FEWEST_TARGETS = 2
+FEWEST_TARGETS = 2
 _PAGES = (".html", ".htm")
 
 
@@ -91,9 +91,9 @@ def _evaluated(source: Predictions, arguments: Namespace) -> Report:
             )
             advance(len(chunk))
     counted = int(state.n.sum())
-    if counted < _FEWEST_TARGETS:
+    if counted < FEWEST_TARGETS:
         raise ValueError(
-            f"expected `{_names(source)}` with at least {_FEWEST_TARGETS} rows that have a target, got {counted}"
+            f"expected `{_names(source)}` with at least {FEWEST_TARGETS} rows that have a target, got {counted}"
         )
     options = Options(grid=grid, tolerance=tolerance, fitted_on=seen, groups=names)
     return report_of(state, options)

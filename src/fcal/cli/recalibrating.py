@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fcal import recalibration
 from fcal._files import provenance
-from fcal.cli.evaluating import columns_of
+from fcal.cli.evaluating import FEWEST_TARGETS, columns_of
 from fcal.cli.paths import check_writable
 from fcal.cli.printing import print_before_after, print_json, progress, say
 from fcal.metrics import Report
@@ -20,7 +20,6 @@ from fcal.recalibration import Recalibrator
 from fcal.tables import SUFFIX, Predictions, TableError, open_predictions, whole, write_origin, write_repaired
 from fcal.tables.repaired import check_out
 
-_FEWEST_TARGETS = 2
 _METHODS_OF_SCALE = ("temperature", "affine")
 _DF, _BINS = 75, 20
 
@@ -94,7 +93,7 @@ def _compared(source: Predictions, recalibrator: Recalibrator) -> tuple[Report, 
                 for state, pred in ((before, chunk.pred), (after, repaired)):
                     state.add_(gathered(pred, chunk.target, grid, cluster=chunk.cluster, fingerprinted=True))
             advance(len(chunk))
-    if int(before.n.sum()) < _FEWEST_TARGETS:
+    if int(before.n.sum()) < FEWEST_TARGETS:
         return None, None
     seen = frozenset([recalibrator.fitted_on or ""])
     return report_of(before, Options(grid=grid)), report_of(after, Options(grid=grid, fitted_on=seen))

@@ -8,14 +8,13 @@ import torch
 from fcal.distributions import normal_quantile
 from fcal.metrics.grid import Array, Integers, sum_limit, usual_sums
 from fcal.metrics.report import Curves, Histogram, Reliability
-from fcal.metrics.sigmas import Sigmas
+from fcal.metrics.sigmas import NORMAL_95, Sigmas
 from fcal.metrics.summary import Summary
 
 _STEPS = 100  # at most, of a reliability curve
 _BARS = 64
 _QUANTILES = 99
 _LEAST_TAIL = 1e-6
-_NORMAL_95 = 1.959963984540054  # quantile 0.975 of the normal law
 _LEAST_REACH = 4.0
 
 
@@ -41,7 +40,7 @@ def curves_of(data: Summary, sigmas: Sigmas | None, effective: int, q_spread: Ar
 
 
 def _reliability(nominal: Array, empirical: Array, spread: Array) -> Reliability:
-    low, high = (np.clip(nominal + side * _NORMAL_95 * spread, 0, 1) for side in (-1, 1))
+    low, high = (np.clip(nominal + side * NORMAL_95 * spread, 0, 1) for side in (-1, 1))
     return Reliability(*(tuple(x.tolist()) for x in (nominal, empirical, low, high)))
 
 

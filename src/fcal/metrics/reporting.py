@@ -16,12 +16,11 @@ from fcal.metrics.report import LEVELS, Report
 from fcal.metrics.sigmas import Sigmas
 from fcal.metrics.splits import split_of_crps, split_of_nll
 from fcal.metrics.state import State
-from fcal.metrics.summary import Summary
+from fcal.metrics.summary import MANY_OUT_OF_REACH, Summary
 from fcal.metrics.verdict import critical_value, interval_of_scale, interval_of_shift, smooth_p_value, verdict_of
 
 _FEW_CLUSTERS = 200
 _MANY_GROUPS = 20  # from then on floors are read between others: each takes a tenth of a second
-_MANY_OUT_OF_REACH = 0.01
 _MANY_ALIKE = 0.05  # in one of thousands of narrow bins
 
 
@@ -151,7 +150,7 @@ def _warnings(data: Summary, options: Options) -> tuple[str, ...]:
     if _MANY_ALIKE < data.most_alike() < 1:
         share = f"{data.most_alike():.0%} of residuals are nearly the same number"
         found.append(f"{share}: are the targets rounded? Their law is then no smooth one")
-    if data.out_of_reach() > _MANY_OUT_OF_REACH:
+    if data.out_of_reach() > MANY_OUT_OF_REACH:
         share = f"{data.out_of_reach():.0%} of residuals are beyond {data.grid.reach:g} sd"
         found.append(f"{share}: is the spread in the right unit (sd, not variance)?")
     return tuple(found)

@@ -12,7 +12,7 @@ from fcal.metrics.summary import Summary
 
 _BINS = 15
 _NORMAL_KURTOSIS = 3.0
-_NORMAL_95 = 1.959963984540054  # quantile 0.975 of the normal law
+NORMAL_95 = 1.959963984540054  # quantile 0.975 of the normal law
 _CURVE = np.linspace(0, 0.99, 100)
 
 
@@ -57,7 +57,7 @@ class Sigmas:
         """RMS error of each bin of sigma, and where it should lie."""
         count = self._merged(self._count)
         sigma, error = (np.sqrt(self._merged(x) / count) for x in (self._sigma_sq, self._error_sq))
-        half = _NORMAL_95 * np.sqrt((self._kurtosis - 1) * self._effect / count)
+        half = NORMAL_95 * np.sqrt((self._kurtosis - 1) * self._effect / count)
         return SigmaBins(
             sigma=tuple(sigma.tolist()),
             error=tuple(error.tolist()),

@@ -10,9 +10,8 @@ import math
 import numpy as np
 
 from fcal.metrics.report import Split
-from fcal.metrics.summary import Summary, normal_cdf
+from fcal.metrics.summary import MANY_OUT_OF_REACH, Summary, normal_cdf
 
-_MANY_OUT_OF_REACH = 0.01
 _FEWEST_BINS = 8
 _LEAST_SCALE = 1e-300
 _LEAST_VARIATION = 1e-12  # variance by mean square: rounding of the sums is 1e-14 or so
@@ -36,7 +35,7 @@ def split_of_crps(data: Summary) -> Split | None:
     """
     score, variance = data.mean("crps"), _variance_of_target(data)
     total = data.z_sigma.sum()
-    if score is None or not variance > 0 or not total > 0 or data.out_of_reach() > _MANY_OUT_OF_REACH:
+    if score is None or not variance > 0 or not total > 0 or data.out_of_reach() > MANY_OUT_OF_REACH:
         return None
     weighted = data.z_sigma[:-1].cumsum() / total
     gap = (weighted - normal_cdf(data.grid.z_edges)) ** 2
@@ -55,7 +54,7 @@ def _variance_of_target(data: Summary) -> float:
 def _entropy_of_z(data: Summary) -> float:
     """Entropy of z by a histogram, corrected for its number of bins; that of the normal fit where out of reach."""
     scale = data.evidence().scale
-    if data.out_of_reach() > _MANY_OUT_OF_REACH:
+    if data.out_of_reach() > MANY_OUT_OF_REACH:
         return 0.5 * math.log(2 * math.pi * math.e) + math.log(scale)
     width = 2 * data.grid.reach / (len(data.z) - 2)
     if scale < _FEWEST_BINS * width:  # all within a few bins

@@ -12,6 +12,7 @@ from fcal.metrics.state import CLUSTERS, SUMS, State
 from fcal.metrics.sums_law import law_of_sums, shares_between
 from fcal.metrics.verdict import Evidence
 
+MANY_OUT_OF_REACH = 0.01  # share of residuals that makes numbers doubtful
 _ENOUGH_TO_BE_ALIKE = 100
 
 

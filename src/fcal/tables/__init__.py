@@ -1,9 +1,10 @@
 """Prediction files in chunks: CSV, Parquet, NPZ and NPY to predictions and targets, and back with repaired columns."""
 
+from fcal.metrics.evaluation import MOST_GROUPS
 from fcal.tables import families
 from fcal.tables.errors import TableError
 from fcal.tables.joining import whole
-from fcal.tables.labels import MOST_GROUPS, Labels
+from fcal.tables.labels import Labels
 from fcal.tables.layout import Columns
 from fcal.tables.origin import read_origin, write_origin
 from fcal.tables.repaired import SUFFIX, write_repaired

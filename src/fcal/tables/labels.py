@@ -11,7 +11,6 @@ from torch.utils.dlpack import from_dlpack
 from fcal.tables.arrow import compute, pa
 from fcal.tables.errors import TableError, file_error, shown
 
-MOST_GROUPS = 1000
 _NO_CLUSTER = ["", "nan", "NaN", "NA", "null", "None"]
 NO_GROUP = "(none)"  # the group of rows whose label is null
 

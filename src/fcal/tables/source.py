@@ -9,11 +9,12 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from fcal._checks import check_integer
+from fcal.metrics.evaluation import MOST_GROUPS
 from fcal.tables import families
 from fcal.tables.block import Block
 from fcal.tables.errors import TableError, file_error, missing_column, shown
 from fcal.tables.files import TableFile
-from fcal.tables.labels import MOST_GROUPS, ClusterCodes, LabelCodes, Labels
+from fcal.tables.labels import ClusterCodes, LabelCodes, Labels
 from fcal.tables.layout import Columns, Layout, layout_of
 from fcal.tables.paths import find_files, open_file
 
