@@ -1,10 +1,13 @@
 """TOML to dataclass."""
 
-from dataclasses import dataclass
+import math
+import tomllib
+from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
-from fcal._config import read_config
+from fcal._config import as_plain, config_from, difference, read_config, to_toml, with_overrides
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,14 +17,49 @@ class Run:
     lam: float = 0.5
 
 
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    epochs: int = 3
+    rates: tuple[float, ...] = (0.1, 0.2)
+    limit: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1:
+            raise ValueError(f"expected `epochs` >= 1, got {self.epochs}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Whole:
+    part: Part = field(default_factory=Part)
+    options: dict[str, Any] = field(default_factory=dict)
+    names: list[str] = field(default_factory=list)
+    pair: tuple[str, int] = ("a", 1)
+    either: int | str = 0
+    seed: int = 0
+
+
 def write(tmp_path, text: str):
     path = tmp_path / "run.toml"
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     return path
 
 
 def test_config_reads_values_and_keeps_defaults(tmp_path):
     assert read_config(write(tmp_path, 'name = "a"\nlam = 1\n'), Run) == Run(name="a", steps=10, lam=1.0)
+
+
+def test_nested_config_reads_tables_lists_and_optional_values(tmp_path):
+    text = (
+        'names = ["x"]\npair = ["b", 2]\neither = "c"\n[part]\nrates = [1, 2.5]\nlimit = 4\n[options]\ndeep = {a = [1]}'
+    )
+    expected = Whole(
+        part=Part(rates=(1.0, 2.5), limit=4.0),
+        options={"deep": {"a": [1]}},
+        names=["x"],
+        pair=("b", 2),
+        either="c",
+    )
+    assert read_config(write(tmp_path, text), Whole) == expected
 
 
 @pytest.mark.parametrize(
@@ -40,6 +78,109 @@ def test_bad_config_is_refused_with_the_key(tmp_path, text, message):
         read_config(write(tmp_path, text), Run)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[part]\nepoch = 3", r"run.toml: part` keys among 'epochs', .* got 'epoch' \(did you mean 'epochs'\?\)"),
+        ("part = 3", "run.toml: part` of type table, got 3"),
+        ("options = 3", "options` of type table, got 3"),
+        ('[part]\nrates = [1, "x"]', r"part: rates\[1\]` of type float, got 'x'"),
+        ("[part]\nrates = 1", "part: rates` a list, got 1"),
+        ('[part]\nlimit = "x"', "part: limit` of type float, got 'x'"),
+        ('pair = ["a"]', "pair` with 2 values, got 1"),
+        ("either = 1.5", "either` of type int or str, got 1.5"),
+        ("[part]\nepochs = 0", "expected `epochs` >= 1, got 0"),
+    ],
+)
+def test_bad_nested_config_is_refused_with_the_dotted_key(tmp_path, text, message):
+    with pytest.raises(ValueError, match=message):
+        read_config(write(tmp_path, text), Whole)
+
+
 def test_missing_config_is_refused(tmp_path):
     with pytest.raises(ValueError, match="a file to read, got: No such file"):
         read_config(tmp_path / "absent.toml", Run)
+
+
+def test_overrides_reach_what_is_nested_and_leave_the_rest():
+    config = Whole(options={"a": 1}, seed=3)
+    changed = with_overrides(
+        config, ["part.epochs=7", "part.rates=[1]", "options.b.c = 2", "names=['x', 'y']", "either=plain text"]
+    )
+    assert changed == Whole(
+        part=Part(epochs=7, rates=(1.0,)),
+        options={"a": 1, "b": {"c": 2}},
+        names=["x", "y"],
+        either="plain text",
+        seed=3,
+    )
+    assert config == Whole(options={"a": 1}, seed=3)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("part.epoch=3", r"expected `config.part` keys among 'epochs', .* \(did you mean 'epochs'\?\)"),
+        ("sed=3", r"expected `config` keys among .* \(did you mean 'seed'\?\)"),
+        ("seed.deep=3", "expected `seed` a table, got 0"),
+        ("part.epochs=x", "expected `config: part: epochs` of type int, got 'x'"),
+        ("part.epochs", "expected `--set` of the form key=value, got 'part.epochs'"),
+        ("=3", "expected `--set` of the form key=value, got '=3'"),
+        ("seed=1\nname=2", "expected `config: seed` of type int, got"),
+    ],
+)
+def test_bad_override_is_refused(assignment, message):
+    with pytest.raises(ValueError, match=message):
+        with_overrides(Whole(), [assignment])
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        Whole(),
+        Whole(
+            part=Part(epochs=2, rates=(1e-300, 1e300, 0.1), limit=-0.0), names=["", 'q"uote', "tab\t", "\x7f", "ü→𝛌"]
+        ),
+        Whole(options={"strange key": {"in.ner": [1, {"x": True}]}, "empty": {}, "list": [[1, 2], []]}, either="\\"),
+        Whole(part=Part(rates=()), pair=("", -5)),
+    ],
+)
+def test_toml_round_trip(tmp_path, config):
+    assert read_config(write(tmp_path, to_toml(config)), Whole) == config
+
+
+def test_toml_of_infinite_numbers():
+    assert tomllib.loads(to_toml({"a": math.inf, "b": -math.inf})) == {"a": math.inf, "b": -math.inf}
+
+
+def test_plain_config_is_what_json_and_toml_can_say():
+    assert as_plain(Whole()) == {
+        "part": {"epochs": 3, "rates": [0.1, 0.2], "limit": None},
+        "options": {},
+        "names": [],
+        "pair": ["a", 1],
+        "either": 0,
+        "seed": 0,
+    }
+    with pytest.raises(TypeError, match="scalars, lists and tables, got object"):
+        as_plain(Whole(options={"a": object()}))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        (Whole(), Whole(), None),
+        (Whole(), Whole(part=Part(epochs=4)), ("part.epochs", 3, 4)),
+        (Whole(part=Part(limit=1.0)), Whole(), ("part.limit", 1.0, None)),
+        (Whole(options={"a": {"b": 1}}), Whole(options={"a": {"b": 1, "c": 2}}), ("options.a.c", None, 2)),
+        (Whole(options={"a": 1}), Whole(options={"a": 1.0}), ("options.a", 1, 1.0)),
+        (Whole(part=Part(rates=(1.0,))), Whole(part=Part(rates=(1.0, 2.0))), ("part.rates", [1.0], [1.0, 2.0])),
+        ({"a": math.nan}, {"a": math.nan}, None),
+    ],
+)
+def test_difference_names_the_first_key(one, other, expected):
+    assert difference(one, other) == expected
+
+
+def test_config_from_takes_a_part_that_is_made_already():
+    assert config_from({"part": Part(epochs=5)}, Whole) == Whole(part=Part(epochs=5))

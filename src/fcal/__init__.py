@@ -5,16 +5,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fcal import (
+        benchmarks,
+        data,
         distributions,
         divergences,
         losses,
         metrics,
+        models,
         plots,
         recalibration,
         reports,
         residuals,
         scores,
+        sweeps,
         tables,
+        training,
     )
     from fcal.losses import FCalLoss
     from fcal.metrics import evaluate
@@ -32,27 +37,35 @@ _HOME_OF = {
     "standardize": "fcal.residuals",
 }
 _ROOMS = (
+    "benchmarks",
+    "data",
     "distributions",
     "divergences",
     "losses",
     "metrics",
+    "models",
     "plots",
     "recalibration",
     "reports",
     "residuals",
     "scores",
+    "sweeps",
     "tables",
+    "training",
 )
 
 __all__ = [
     "FCalLoss",
     "__version__",
+    "benchmarks",
     "crps",
+    "data",
     "distributions",
     "divergences",
     "evaluate",
     "losses",
     "metrics",
+    "models",
     "nll",
     "plots",
     "recalibration",
@@ -60,7 +73,9 @@ __all__ = [
     "residuals",
     "scores",
     "standardize",
+    "sweeps",
     "tables",
+    "training",
 ]
 
 

@@ -1,10 +1,16 @@
 """TOML to frozen dataclass: every key known, every type right, or one line that says which is not."""
 
+import collections.abc
 import dataclasses
 import difflib
+import json
 import os
+import re
 import tomllib
+import types
 import typing
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,7 +18,7 @@ Config = TypeVar("Config")
 
 
 def read_config(path: str | os.PathLike[str], kind: type[Config]) -> Config:
-    """Read a TOML file into a dataclass whose fields are scalars.
+    """Read a TOML file into a dataclass whose fields are scalars, lists, free tables or dataclasses themselves.
 
     Args:
         path: The TOML file.
@@ -45,12 +51,10 @@ def config_from(table: dict[str, Any], kind: type[Config], *, source: str = "con
         ValueError: expected `config` keys among 'steps', got 'stepz' (did you mean 'steps'?)
     """
     fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    types = typing.get_type_hints(kind)
+    hints = typing.get_type_hints(kind)
     for key in table:
         if key not in fields:
-            near = difflib.get_close_matches(key, fields, n=1)
-            hint = f" (did you mean {near[0]!r}?)" if near else ""
-            raise ValueError(f"expected `{source}` keys among {', '.join(map(repr, fields))}, got {key!r}{hint}")
+            raise ValueError(unknown_key(source, key, fields))
     required = [
         name
         for name, field in fields.items()
@@ -61,12 +65,218 @@ def config_from(table: dict[str, Any], kind: type[Config], *, source: str = "con
             raise ValueError(
                 f"expected `{source}` to have the key {name!r}, got {', '.join(map(repr, table)) or 'none'}"
             )
-    return kind(**{key: _checked(value, types[key], f"{source}: {key}") for key, value in table.items()})
+    return kind(**{key: _checked(value, hints[key], f"{source}: {key}") for key, value in table.items()})
 
 
 def _checked(value: Any, kind: Any, name: str) -> Any:
+    """A value of a field: converted where TOML has no word for its type, refused where it is another."""
+    origin = typing.get_origin(kind)
+    if kind is Any:
+        return value
+    if origin in (typing.Union, types.UnionType):
+        return _checked_union(value, typing.get_args(kind), name)
+    if origin in (tuple, list):
+        return _checked_sequence(value, kind, name)
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        if isinstance(value, kind):
+            return value
+        return config_from(_checked(value, dict, name), kind, source=name)
+    kind = dict if origin in (dict, collections.abc.Mapping) else kind
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise ValueError(f"expected `{name}` of type {kind.__name__}, got {value!r}")
+        raise ValueError(f"expected `{name}` of type {_called(kind)}, got {value!r}")
     return value
+
+
+def _checked_union(value: Any, kinds: tuple[Any, ...], name: str) -> Any:
+    if value is None and type(None) in kinds:
+        return None
+    others = [kind for kind in kinds if kind is not type(None)]
+    if len(others) == 1:
+        return _checked(value, others[0], name)
+    for kind in others:
+        with suppress(ValueError):
+            return _checked(value, kind, name)
+    raise ValueError(f"expected `{name}` of type {' or '.join(map(_called, others))}, got {value!r}")
+
+
+def _checked_sequence(value: Any, kind: Any, name: str) -> Any:
+    origin, kinds = typing.get_origin(kind), typing.get_args(kind)
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"expected `{name}` a list, got {value!r}")
+    if origin is tuple and kinds[-1:] != (...,):
+        if len(value) != len(kinds):
+            raise ValueError(f"expected `{name}` with {len(kinds)} values, got {len(value)}")
+    else:
+        kinds = kinds[:1] * len(value)
+    return origin(_checked(x, k, f"{name}[{i}]") for i, (x, k) in enumerate(zip(value, kinds, strict=True)))
+
+
+def _called(kind: Any) -> str:
+    return "table" if kind is dict else getattr(kind, "__name__", str(kind))
+
+
+def as_plain(config: Any) -> Any:
+    """A config as dictionaries, lists and scalars: what is written, compared and hashed.
+
+    Example:
+        >>> @dataclasses.dataclass(frozen=True, kw_only=True)
+        ... class Run:
+        ...     sizes: tuple[int, ...] = (1, 2)
+        >>> as_plain(Run())
+        {'sizes': [1, 2]}
+    """
+    if dataclasses.is_dataclass(config) and not isinstance(config, type):
+        return {field.name: as_plain(getattr(config, field.name)) for field in dataclasses.fields(config)}
+    if isinstance(config, collections.abc.Mapping):
+        return {str(key): as_plain(value) for key, value in config.items()}
+    if isinstance(config, list | tuple):
+        return [as_plain(value) for value in config]
+    if config is None or isinstance(config, str | int | float):
+        return config
+    raise TypeError(f"expected a config of scalars, lists and tables, got {type(config).__name__}")
+
+
+def with_overrides(config: Config, assignments: Sequence[str]) -> Config:
+    """A config with some values replaced.
+
+    Args:
+        config: A dataclass; it stays as it is.
+        assignments: ``"key=value"`` with a dotted key for what is nested. A value is read as TOML, and as a plain
+            string where it is none.
+
+    Raises:
+        ValueError: No ``=``, an unknown key, or a value of the wrong type.
+
+    Example:
+        >>> @dataclasses.dataclass(frozen=True, kw_only=True)
+        ... class Run:
+        ...     steps: int = 10
+        ...     name: str = "a"
+        >>> with_overrides(Run(), ["steps=5", "name=b"])
+        Run(steps=5, name='b')
+    """
+    plain = as_plain(config)
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        if not equals or not key.strip():
+            raise ValueError(f"expected `--set` of the form key=value, got {assignment!r}")
+        _assign(plain, config, key.strip().split("."), _value(text.strip()))
+    return config_from(_without_none(plain), type(config), source="config")
+
+
+def _assign(plain: dict[str, Any], kind: Any, path: list[str], value: Any) -> None:
+    *outer, last = path
+    for depth, word in enumerate(outer):
+        kind, place = _member(kind, word, path[:depth]), plain.get(word)
+        if place is None:
+            place = plain[word] = {}
+        if not isinstance(place, dict):
+            raise ValueError(f"expected `{'.'.join(path[: depth + 1])}` a table, got {place!r}")
+        plain = place
+    _member(kind, last, outer)
+    plain[last] = value
+
+
+def _member(config: Any, name: str, path: list[str]) -> Any:
+    """What a key leads to; keys of free tables are not known beforehand."""
+    if not dataclasses.is_dataclass(config):
+        return None
+    known = [field.name for field in dataclasses.fields(config)]
+    if name not in known:
+        raise ValueError(unknown_key(".".join(["config", *path]), name, known))
+    return getattr(config, name)
+
+
+def unknown_key(source: str, key: str, known: Iterable[str]) -> str:
+    """What to say of a key that is not known, with the nearest one that is.
+
+    Example:
+        >>> unknown_key("fit", "epoch", ["epochs", "seed"])
+        "expected `fit` keys among 'epochs', 'seed', got 'epoch' (did you mean 'epochs'?)"
+    """
+    names = list(known)
+    near = difflib.get_close_matches(key, names, n=1)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    return f"expected `{source}` keys among {', '.join(map(repr, names))}, got {key!r}{hint}"
+
+
+def _value(text: str) -> Any:
+    try:
+        table = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    return table["value"] if list(table) == ["value"] else text
+
+
+def _without_none(plain: Any) -> Any:
+    """TOML has no word for None: the key is left out."""
+    if isinstance(plain, dict):
+        return {key: _without_none(value) for key, value in plain.items() if value is not None}
+    return plain
+
+
+def to_toml(config: Any) -> str:
+    """A config as TOML that :func:`read_config` reads back; what is None is left out.
+
+    Example:
+        >>> @dataclasses.dataclass(frozen=True, kw_only=True)
+        ... class Run:
+        ...     rate: float = 1e-3
+        ...     name: str = "a"
+        >>> print(to_toml(Run()), end="")
+        rate = 0.001
+        name = "a"
+    """
+    return "\n".join(_lines(_without_none(as_plain(config)), ())).lstrip("\n") + "\n"
+
+
+def _lines(table: dict[str, Any], path: tuple[str, ...]) -> Iterator[str]:
+    """Scalars first: what follows a header belongs to it."""
+    for key, value in table.items():
+        if not isinstance(value, dict):
+            yield f"{_key(key)} = {_literal(value)}"
+    for key, value in table.items():
+        if isinstance(value, dict):
+            inner = (*path, key)
+            yield f"\n[{'.'.join(map(_key, inner))}]"
+            yield from _lines(value, inner)
+
+
+def _key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _literal(key)
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, list):
+        return f"[{', '.join(map(_literal, value))}]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_key(key)} = {_literal(item)}" for key, item in value.items()) + "}"
+    return repr(value)
+
+
+def difference(one: Any, other: Any) -> tuple[str, Any, Any] | None:
+    """The first dotted key in which two configs differ, with both values; None where they are the same.
+
+    Args:
+        one: A dataclass, or what :func:`as_plain` makes of it.
+        other: Likewise; a key that one of them lacks counts as None there.
+
+    Example:
+        >>> difference({"fit": {"epochs": 3}}, {"fit": {"epochs": 4}})
+        ('fit.epochs', 3, 4)
+    """
+    return _difference(as_plain(one), as_plain(other), ())
+
+
+def _difference(one: Any, other: Any, path: tuple[str, ...]) -> tuple[str, Any, Any] | None:
+    if isinstance(one, dict) and isinstance(other, dict):
+        found = (_difference(one.get(key), other.get(key), (*path, key)) for key in {**one, **other})
+        return next((x for x in found if x is not None), None)
+    same = type(one) is type(other) and (one == other or (one != one and other != other))
+    return None if same else (".".join(path), one, other)

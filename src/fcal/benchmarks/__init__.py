@@ -1,0 +1,1 @@
+"""Experiments from one command: config in, tables out."""

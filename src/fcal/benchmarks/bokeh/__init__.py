@@ -1,0 +1,17 @@
+"""The paper's first experiment: find the red disc, and say how sure that is."""
+
+from fcal.benchmarks.bokeh.benchmark import Benchmark, benchmark, committed_cells, rows_of
+from fcal.benchmarks.bokeh.methods import METHODS
+from fcal.benchmarks.bokeh.settings import PRESETS, Settings, described, preset
+
+__all__ = [
+    "METHODS",
+    "PRESETS",
+    "Benchmark",
+    "Settings",
+    "benchmark",
+    "committed_cells",
+    "described",
+    "preset",
+    "rows_of",
+]

@@ -1,0 +1,199 @@
+"""Training runs of the benchmark: one network, one objective, one cell of the store."""
+
+import dataclasses
+from collections.abc import Mapping
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Distribution, Normal
+from torch.utils.data import ConcatDataset, Dataset
+
+from fcal.benchmarks.bokeh.methods import Trained
+from fcal.benchmarks.bokeh.settings import Settings
+from fcal.data import Bokeh, BokehConfig, BokehSplits
+from fcal.models import ConvNet
+from fcal.sweeps import Cell, Store, load_tensors, save_tensors
+from fcal.training import Diverged, FitConfig, ObjectiveConfig, fit, objective
+
+KIND = "bokeh-fit"
+VERSION = 1  # part of every address; to be raised when the same config would give other numbers
+_WEIGHTS = ".safetensors"
+_PREDICTED_AT_ONCE = 1000
+_SMALL = 6  # significant digits of the numbers kept of a training
+
+
+class Together(ConcatDataset[Mapping[str, Tensor]]):
+    """Splits one after another, with batches taken at once."""
+
+    def __getitems__(self, indices: Any) -> dict[str, Tensor]:
+        """Many samples, already stacked."""
+        chosen = torch.as_tensor(list(indices))
+        ends = torch.tensor([0, *self.cumulative_sizes])
+        columns: dict[str, Tensor] = {}
+        for part, (first, after) in zip(self.datasets, pairwise(ends), strict=True):
+            here = (chosen >= first) & (chosen < after)
+            if not here.any():
+                continue
+            for name, values in part.__getitems__((chosen[here] - first).tolist()).items():  # type: ignore[attr-defined]
+                whole = columns.setdefault(name, values.new_empty(len(chosen), *values.shape[1:]))
+                whole[here] = values
+        return columns
+
+
+def base_cell(settings: Settings, data: BokehConfig, method: Trained, *, epochs: int | None = None) -> Cell:
+    """The training before a method's own: on all images for that many epochs where ``epochs`` is given."""
+    options = {
+        "epochs": settings.base_epochs if epochs is None else epochs,
+        "batch_size": settings.base_batch,
+        "learning_rate": settings.base_rate,
+    }
+    return _cell(settings, data, method, {"name": method.plain}, options, start=None, all_images=epochs is not None)
+
+
+def candidate_cells(settings: Settings, data: BokehConfig, method: Trained) -> list[Cell]:
+    """A method's own training, once for every candidate."""
+    base = base_cell(settings, data, method)
+    return [
+        tuned_cell(settings, data, method, chosen, start=base) for chosen in method.candidates[: settings.candidates]
+    ]
+
+
+def tuned_cell(
+    settings: Settings,
+    data: BokehConfig,
+    method: Trained,
+    chosen: Mapping[str, Any],
+    *,
+    start: Cell,
+    epochs: int | None = None,
+) -> Cell:
+    """One candidate of a method, from the weights of another cell; see :func:`base_cell` for ``epochs``."""
+    options = {
+        "epochs": settings.tune_epochs if epochs is None else epochs,
+        "batch_size": settings.tune_batch,
+        "learning_rate": settings.tune_rate * chosen["rate"],
+    }
+    own = {name: value for name, value in chosen.items() if name != "rate"}
+    if own["name"] == "fcal":
+        own.setdefault("df", settings.df)
+    return _cell(settings, data, method, own, options, start=start, all_images=epochs is not None)
+
+
+def _cell(
+    settings: Settings,
+    data: BokehConfig,
+    method: Trained,
+    own: Mapping[str, Any],
+    options: Mapping[str, Any],
+    *,
+    start: Cell | None,
+    all_images: bool,
+) -> Cell:
+    config = {
+        "version": VERSION,
+        "data": dataclasses.asdict(data),
+        "network": {
+            "size": settings.size,
+            "width": settings.width,
+            "hidden": settings.hidden,
+            "deterministic": method.deterministic,
+        },
+        "objective": dataclasses.asdict(ObjectiveConfig(**own)),
+        "fit": dataclasses.asdict(
+            FitConfig(**options, monitor=method.monitor, channels_last=True, schedule="cosine", seed=data.seed)
+        ),
+        "all_images": all_images,
+        "start": None if start is None else start.config,
+    }
+    return Cell(KIND, config, artifacts=(_WEIGHTS,), needs=() if start is None else (start,))
+
+
+def train(config: Mapping[str, Any], store: Store) -> dict[str, Any]:
+    """Compute such a cell: the weights become an artifact, the history its result."""
+    splits = splits_of(**config["data"])
+    network = _network(config, store, config["start"])
+    images: Dataset[Mapping[str, Tensor]] = splits.train
+    if config["all_images"]:
+        images = Together([splits.train, splits.validation])
+    validation = None if config["all_images"] else splits.validation
+    try:
+        done = fit(
+            network,
+            objective(ObjectiveConfig(**config["objective"])),
+            images,
+            validation,
+            FitConfig(**config["fit"]),
+            progress=False,
+        )
+    except Diverged as failure:
+        return {"status": "failed", "reason": str(failure)}
+    save_tensors(store.artifact(KIND, config, _WEIGHTS), network.state_dict())
+    history = [{name: _rounded(value) for name, value in line.items()} for line in done.history]
+    return {
+        "status": "done",
+        "history": history,
+        "best_epoch": done.best_epoch,
+        "best": history[done.best_epoch],
+        "seconds": round(done.seconds, 3),
+    }
+
+
+def fitted(cell: Cell, store: Store) -> dict[str, Any]:
+    """The result of a training that may still have to be done here."""
+    whole = load_tensors(store.artifact(KIND, cell.config, _WEIGHTS)) is not None
+    known = store.get(KIND, cell.config)
+    if known is not None and (whole or known["status"] != "done"):
+        return dict(known)
+    for need in cell.needs:
+        fitted(need, store)
+    result = train(cell.config, store)
+    store.put(KIND, cell.config, result, seconds=result.get("seconds"))
+    return result
+
+
+def network_of(cell: Cell, store: Store) -> nn.Module:
+    """The network of a finished training."""
+    fitted(cell, store)
+    return _network(cell.config, store, cell.config).eval()
+
+
+def predicted(network: nn.Module, dataset: Bokeh | Together) -> Distribution | Tensor:
+    """What a network says about every image: a law, or the values of a deterministic one."""
+    means, scales = [], []
+    with torch.inference_mode():
+        for start in range(0, len(dataset), _PREDICTED_AT_ONCE):
+            batch = dataset.__getitems__(range(start, min(start + _PREDICTED_AT_ONCE, len(dataset))))
+            images = batch["input"].contiguous(memory_format=torch.channels_last)
+            pred = network(images)
+            means.append(pred.mean if isinstance(pred, Distribution) else pred)
+            if isinstance(pred, Distribution):
+                scales.append(pred.stddev)
+    mean = torch.cat(means).clone()
+    return Normal(mean, torch.cat(scales).clone()) if scales else mean
+
+
+@lru_cache(maxsize=2)
+def splits_of(**config: Any) -> BokehSplits:
+    """The data of a config; two are kept in memory."""
+    return BokehSplits(BokehConfig(**config))
+
+
+def _network(config: Mapping[str, Any], store: Store, weights_of: Mapping[str, Any] | None) -> ConvNet:
+    """The network of a config with fresh weights of its seed, or those of another training."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config["data"]["seed"])
+        network = ConvNet(**config["network"]).to(memory_format=torch.channels_last)
+    if weights_of is not None:
+        weights = load_tensors(store.artifact(KIND, weights_of, _WEIGHTS))
+        if weights is None:
+            raise FileNotFoundError(f"expected the weights of {KIND} in {store.artifact(KIND, weights_of, _WEIGHTS)}")
+        network.load_state_dict(weights)
+    return network
+
+
+def _rounded(value: float) -> float | None:
+    """A number with few digits; None where JSON has no word for it."""
+    return float(f"{value:.{_SMALL}g}") if value == value and abs(value) != float("inf") else None

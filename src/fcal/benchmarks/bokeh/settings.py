@@ -1,0 +1,109 @@
+"""How large the benchmark is: three presets, and what a user may change."""
+
+import dataclasses
+from dataclasses import dataclass
+
+from fcal._checks import check_integer, check_number
+from fcal._registry import Registry
+from fcal.data import BokehConfig
+
+PAPER_NOISES = ("homoscedastic", "heteroscedastic")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Data, network and budget of a Bokeh benchmark.
+
+    Every method trains the same network for ``base_epochs`` by its plain loss (the likelihood; smooth L1 for the
+    deterministic one) and then for ``tune_epochs`` by its own, once for each of its candidates; all have equally many.
+
+    Args:
+        noises: Kinds of label noise; a table for each.
+        regimes: Regimes of the data; a table for each.
+        seeds: Number of seeds; each has images, noise and initial weights of its own.
+        images: Images of train, validation and test together.
+        extra: Further test images.
+        size: Pixels of an edge.
+        shape: Shape of Gamma noise, degrees of freedom of Student-t noise.
+        width: Channels of the network's first layer.
+        hidden: Units of its hidden layer.
+        base_epochs: Epochs by the plain loss.
+        base_rate: Learning rate of it.
+        base_batch: Images in a batch of it.
+        tune_epochs: Epochs by the method's own loss.
+        tune_rate: Learning rate of it.
+        tune_batch: Images in a batch of it; calibration is a property of a batch, so it is larger.
+        candidates: Hyper-parameters tried for each method.
+        df: Number K of squared residuals in a sum q, in the losses and in the table.
+        bins: Number S of bins of the table's ECE and MCE.
+    """
+
+    noises: tuple[str, ...] = PAPER_NOISES
+    regimes: tuple[str, ...] = ("paper-like",)
+    seeds: int = 1
+    images: int = 10_000
+    extra: int = 20_000
+    size: int = 64
+    shape: float = 5.0
+    width: int = 16
+    hidden: int = 128
+    base_epochs: int = 12
+    base_rate: float = 1e-3
+    base_batch: int = 64
+    tune_epochs: int = 5
+    tune_rate: float = 3e-4
+    tune_batch: int = 256
+    candidates: int = 3
+    df: int = 75
+    bins: int = 20
+
+    def __post_init__(self) -> None:
+        for name in ("seeds", "base_epochs", "tune_epochs", "base_batch", "tune_batch"):
+            check_integer(name, getattr(self, name), at_least=1, at_most=1_000_000)
+        check_integer("candidates", self.candidates, at_least=1, at_most=3)
+        check_integer("df", self.df, at_least=1, at_most=10_000)
+        check_integer("bins", self.bins, at_least=2, at_most=10_000)
+        for name in ("base_rate", "tune_rate"):
+            check_number(name, getattr(self, name), low=1e-9, high=1.0)
+        for noise in self.noises:
+            for regime in self.regimes:
+                self.data(noise, regime, 0)
+
+    def data(self, noise: str, regime: str, seed: int) -> BokehConfig:
+        """Images and labels of one table and seed."""
+        return BokehConfig(
+            noise=noise,
+            regime=regime,
+            seed=seed,
+            images=self.images,
+            extra=self.extra,
+            size=self.size,
+            shape=self.shape,
+        )
+
+
+PRESETS: Registry[Settings] = Registry("preset")
+PRESETS.add(
+    "tiny",
+    Settings(
+        images=200, extra=400, size=16, width=4, hidden=16, base_epochs=2, tune_epochs=1, candidates=1, base_batch=32
+    ),
+)
+PRESETS.add("quick", Settings(images=2000, extra=5000, base_epochs=20))
+PRESETS.add("paper", Settings(regimes=("paper-like", "noise-dominated"), seeds=5))
+
+
+def preset(name: str, **changes: object) -> Settings:
+    """A preset with some of its values replaced; those that are None stay.
+
+    Example:
+        >>> preset("paper", seeds=2).seeds
+        2
+    """
+    given = {key: value for key, value in changes.items() if value is not None}
+    return dataclasses.replace(PRESETS[name], **given)  # type: ignore[arg-type]
+
+
+def described(settings: Settings) -> dict[str, object]:
+    """Settings as plain values, to stand beside a result."""
+    return dataclasses.asdict(settings)

@@ -1,0 +1,50 @@
+"""Networks that return a distribution, by name."""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from fcal._registry import Registry
+from fcal.models.convnet import ConvNet
+from fcal.models.heads import NormalHead, PointHead
+
+__all__ = ["ConvNet", "NormalHead", "PointHead", "by_name", "names", "register"]
+
+_FACTORIES: Registry[Callable[..., nn.Module]] = Registry("model")
+_FACTORIES.add("convnet", ConvNet)
+
+
+def names() -> list[str]:
+    """Every known network.
+
+    Example:
+        >>> "convnet" in names()
+        True
+    """
+    return _FACTORIES.names()
+
+
+def register(name: str, factory: Callable[..., nn.Module], *, replace: bool = False) -> None:
+    """Make an own network known by name, for configs and the command line.
+
+    Args:
+        name: What configs call it.
+        factory: Keyword options in, a network out.
+        replace: Whether the name may be taken already.
+
+    Example:
+        >>> register("line", lambda slope=1: torch.nn.Linear(slope, 1), replace=True)
+        >>> by_name("line", slope=3)
+        Linear(in_features=3, out_features=1, bias=True)
+    """
+    _FACTORIES.add(name, factory, replace=replace)
+
+
+def by_name(name: str, **options: Any) -> nn.Module:
+    """A new network.
+
+    Raises:
+        ValueError: No network has this name; the known ones are listed.
+    """
+    return _FACTORIES[name](**options)

@@ -1,0 +1,67 @@
+"""Training on Lightning: any model that returns a distribution, any objective, repeatable and resumable."""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from fcal.training.batches import Batch, Batches, as_batch
+from fcal.training.configuration import FitConfig
+from fcal.training.objectives import Objective, ObjectiveConfig, objective
+from fcal.training.predicting import Predicted, predict
+from fcal.training.results import Diverged, Fit
+
+if TYPE_CHECKING:
+    from fcal.training.callbacks import BestCalibration, CalibrationLogger
+    from fcal.training.fitting import fit
+    from fcal.training.runs import (
+        DataConfig,
+        ModelConfig,
+        RecalibrationConfig,
+        Run,
+        RunConfig,
+        load,
+        train,
+    )
+
+# Lightning takes seconds to import.
+_HOME_OF = {
+    "BestCalibration": "callbacks",
+    "CalibrationLogger": "callbacks",
+    "DataConfig": "runs",
+    "ModelConfig": "runs",
+    "RecalibrationConfig": "runs",
+    "Run": "runs",
+    "RunConfig": "runs",
+    "fit": "fitting",
+    "load": "runs",
+    "train": "runs",
+}
+
+__all__ = [
+    "Batch",
+    "Batches",
+    "BestCalibration",
+    "CalibrationLogger",
+    "DataConfig",
+    "Diverged",
+    "Fit",
+    "FitConfig",
+    "ModelConfig",
+    "Objective",
+    "ObjectiveConfig",
+    "Predicted",
+    "RecalibrationConfig",
+    "Run",
+    "RunConfig",
+    "as_batch",
+    "fit",
+    "load",
+    "objective",
+    "predict",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'fcal.training' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"fcal.training.{_HOME_OF[name]}"), name)

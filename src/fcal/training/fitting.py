@@ -1,0 +1,218 @@
+"""Training by Lightning: quiet, repeatable, and able to go on where it was interrupted."""
+
+import logging
+import os
+import signal
+import threading
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from fcal._checks import check_flag
+from fcal._config import difference
+from fcal._files import writable_folder
+from fcal.training.batches import Batches
+from fcal.training.configuration import TRAINED, FitConfig
+from fcal.training.module import Training
+from fcal.training.objectives import Objective
+from fcal.training.objectives import objective as objective_of
+from fcal.training.randomness import random_state_kept
+from fcal.training.record import Record
+from fcal.training.results import Fit
+
+try:
+    from lightning.pytorch import Callback, Trainer
+    from lightning.pytorch.callbacks import Checkpoint
+except ModuleNotFoundError as error:
+    raise ImportError("expected lightning for training; pip install 'fcal[train]'") from error
+
+from fcal.training.bars import Bar
+from fcal.training.checkpoints import NAME, CheckedIO, KeepCheckpoint, read_checkpoint
+from fcal.training.logs import Logs
+
+_REMARKS = (
+    "`isinstance\\(treespec, LeafSpec\\)` is deprecated",
+    "Checkpoint directory .* exists and is not empty",
+    "GPU available but not used",
+    "You defined a `validation_step` but have no `val_dataloader`",
+    "Found .* module\\(s\\) in eval mode at the start of training",
+)
+
+
+def fit(
+    model: nn.Module,
+    objective: Objective | None,
+    train: Any,
+    validation: Any,
+    config: FitConfig | None = None,
+    *,
+    folder: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    callbacks: Sequence[Callback] = (),
+    progress: bool = True,
+) -> Fit:
+    """Train a model, in place.
+
+    The same arguments give the same weights, bit for bit: the order of the rows, dropout and all else that is drawn
+    depend on ``config.seed`` and on the step alone. The caller's random state stays what it was.
+
+    Args:
+        model: ``model(batch["input"])`` is a distribution, or a tensor for a network without error bars. It ends in
+            evaluation mode.
+        objective: ``objective(model, batch)`` is a mapping of named scalars whose sum is minimised; the mean negative
+            log-likelihood where None.
+        train: Dataset whose items, collated, are mappings with ``"input"`` and ``"target"`` (also ``"valid_mask"``,
+            ``"weight"``) or tuples ``(input, target)``. Its ``__getitems__(indices)``, if any, gives a whole batch.
+        validation: Dataset on which every epoch is judged; where None, the weights of the last epoch stay.
+        config: How to train.
+        folder: Where checkpoints and logs go; nothing is written where None.
+        resume: Go on from the checkpoint in ``folder``, if there is one: the result is the same as without the
+            interruption. A finished training is returned as it is.
+        callbacks: Lightning callbacks to run along.
+        progress: Show a bar on stderr while a person watches.
+
+    Returns:
+        How it went. The model has the weights of the epoch with the smallest ``config.monitor``.
+
+    Raises:
+        Diverged: A term of the objective is no longer finite.
+        ValueError: A folder that holds another training, a damaged checkpoint, or data that do not fit.
+
+    Example:
+        >>> from fcal.training import FitConfig, ObjectiveConfig, fit, objective
+        >>> x = torch.linspace(-1, 1, 64).unsqueeze(1)
+        >>> data = torch.utils.data.TensorDataset(x, 2 * x)
+        >>> config = FitConfig(epochs=40, learning_rate=0.2, monitor="mse")
+        >>> result = fit(torch.nn.Linear(1, 1), objective(ObjectiveConfig(name="mse")), data, data, config)
+        >>> result.best()["validation/mse"] < 1e-3
+        True
+    """
+    config = FitConfig() if config is None else config
+    _check(model, objective, config, resume, folder)
+    path = None if folder is None else writable_folder(folder) / NAME
+    saved = _saved(path, config, resume)
+    record = Record() if saved is None else Record.from_state(saved["fcal"]["record"])
+    if saved is not None and record.is_finished(config.epochs):
+        weights = {name.removeprefix("model."): x for name, x in saved["state_dict"].items() if name[:6] == "model."}
+        model.load_state_dict(weights)
+    else:
+        extra = [*callbacks, *_own_callbacks(path, config, progress)]
+        with random_state_kept(), _quiet(), _interrupts_as_before(), _frozen_but(TRAINED[config.trained](model), model):
+            batches = Batches(train, config.batch_size, seed=config.seed, place=record.place)
+            judged = None if validation is None else Batches(validation, config.batch_size)
+            module = Training(model, objective or objective_of(), config, record, config.epochs * len(batches))
+            _run(_trainer(config, extra), module, (batches, judged), path if saved is not None else None)
+    if record.best_weights is not None:
+        model.load_state_dict(record.best_weights)
+    model.eval()
+    return record.as_fit()
+
+
+def _check(model: Any, objective: Any, config: Any, resume: Any, folder: Any) -> None:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"expected `model` a torch.nn.Module, got {type(model).__name__}")
+    if objective is not None and (isinstance(objective, type) or not callable(objective)):
+        raise TypeError(f"expected `objective` to call with model and batch, got {objective!r}")
+    if not isinstance(config, FitConfig):
+        raise TypeError(f"expected `config` a FitConfig, got {type(config).__name__}")
+    if check_flag("resume", resume) and folder is None:
+        raise ValueError("expected `folder` to resume from, got None")
+
+
+def _saved(path: Path | None, config: FitConfig, resume: bool) -> dict[str, Any] | None:
+    """The checkpoint to go on from, if any."""
+    if path is None or not path.exists():
+        return None
+    if not resume:
+        raise ValueError(f"expected `folder` without a training, or `resume`, got {path.parent}, which holds one")
+    saved = read_checkpoint(path)
+    found = difference(saved["fcal"]["config"], config)
+    if found is not None:
+        key, there, here = found
+        raise ValueError(f"expected `folder` of the same config, got {key} = {there} there and {here} here")
+    return saved
+
+
+def _own_callbacks(path: Path | None, config: FitConfig, progress: bool) -> list[Callback]:
+    found: list[Callback] = [Bar()] if check_flag("progress", progress) and Bar.is_watched() else []
+    if path is not None:
+        found += [Logs(path.parent), KeepCheckpoint(path, config.checkpoint_every_steps)]
+    return found
+
+
+def _trainer(config: FitConfig, callbacks: list[Callback]) -> Trainer:
+    """A trainer that does nothing that was not asked for."""
+    return Trainer(
+        accelerator="gpu" if torch.cuda.is_available() else "cpu",
+        devices=1,
+        max_epochs=config.epochs,
+        gradient_clip_val=config.clip_norm or None,
+        callbacks=callbacks,
+        enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
+        plugins=[CheckedIO()],
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        use_distributed_sampler=False,
+    )
+
+
+def _run(trainer: Trainer, module: Training, loaders: tuple[Batches, Batches | None], start: Path | None) -> None:
+    if module.config.channels_last:
+        module.model.to(memory_format=torch.channels_last)
+    module.train()
+    try:
+        trainer.fit(module, *loaders, ckpt_path=start)
+    except SystemExit as stopped:
+        # Lightning turns Ctrl-C into an exit; whoever called may still want to clean up.
+        if isinstance(stopped.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from None
+        raise
+
+
+@contextmanager
+def _frozen_but(trained: nn.Module, whole: nn.Module) -> Iterator[None]:
+    """No gradient for what is not trained."""
+    kept = {id(parameter) for parameter in trained.parameters()}
+    others = [p for p in whole.parameters() if p.requires_grad and id(p) not in kept]
+    for parameter in others:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in others:
+            parameter.requires_grad_(True)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without Lightning's remarks on itself."""
+    logger = logging.getLogger("lightning.pytorch")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            for message in _REMARKS:
+                warnings.filterwarnings("ignore", message=message)
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+@contextmanager
+def _interrupts_as_before() -> Iterator[None]:
+    """Lightning ignores Ctrl-C for good once it has seen one."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)

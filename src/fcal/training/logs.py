@@ -1,0 +1,76 @@
+"""Logs of a training: a CSV file of its history, and TensorBoard."""
+# ruff: noqa: ARG002 - Lightning dictates the signatures of hooks
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint
+
+from fcal._files import atomic_path
+
+
+class Logs(Checkpoint):  # type: ignore[misc]
+    """Writes after every epoch; counts as a checkpoint so that Lightning calls it after the module has closed it.
+
+    Args:
+        folder: Where ``history.csv`` and the folder ``tensorboard`` go.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._table = HistoryFile(folder / "history.csv")
+        self._writer: Any = None
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Begin from the record; what an interrupted attempt wrote beyond its checkpoint is taken back."""
+        self._table.write(pl_module.record.history)
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:  # a log of its own remains
+            return
+        self._writer = SummaryWriter(str(self._folder / "tensorboard"), purge_step=pl_module.record.epoch)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Write the line of the epoch."""
+        self._table.append(pl_module.record.history)
+        if self._writer is not None:
+            line = pl_module.record.history[-1]
+            for name in line.keys() - {"epoch"}:
+                self._writer.add_scalar(name, line[name], global_step=line["epoch"])
+            self._writer.flush()
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Close the file, whatever happened."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+class HistoryFile:
+    """A history as CSV, one line per epoch.
+
+    Args:
+        path: The file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._names: list[str] = []
+
+    def write(self, history: Sequence[dict[str, float]]) -> None:
+        """The whole history, in place of what is there."""
+        self._names = list(dict.fromkeys(name for line in history for name in line))
+        with atomic_path(self._path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, self._names)
+            writer.writeheader()
+            writer.writerows(history)
+
+    def append(self, history: Sequence[dict[str, float]]) -> None:
+        """The last line of a history, below the others; all of it where it has a column that they do not have."""
+        if not set(history[-1]) <= set(self._names):
+            self.write(history)
+            return
+        with self._path.open("a", encoding="utf-8", newline="") as file:
+            csv.DictWriter(file, self._names).writerow(history[-1])

@@ -1,0 +1,203 @@
+"""Model and objective as one Lightning module."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from fcal._config import as_plain
+from fcal.training.batches import Batch, rows_of
+from fcal.training.configuration import MONITORS, TRAINED, FitConfig
+from fcal.training.objectives import Objective, Terms
+from fcal.training.predicting import in_format
+from fcal.training.randomness import derived_seed, generators_in, seed_everything
+from fcal.training.record import Record
+from fcal.training.results import Diverged
+from fcal.training.schedules import OPTIMIZERS, rate_factor
+from fcal.training.validation import Validation, mean_of, prediction
+
+try:
+    from lightning.pytorch import LightningModule
+except ModuleNotFoundError as error:
+    raise ImportError("expected lightning for training; pip install 'fcal[train]'") from error
+
+
+class Training(LightningModule):  # type: ignore[misc]
+    """What Lightning trains: the model by its objective, with a record from which it can go on.
+
+    Args:
+        model: Returns a distribution or a tensor.
+        objective: From model and batch to named terms.
+        config: How.
+        record: Where to begin.
+        steps: Optimizer steps of the whole training.
+    """
+
+    def __init__(self, model: nn.Module, objective: Objective, config: FitConfig, record: Record, steps: int) -> None:
+        super().__init__()
+        self.model = model
+        self.objective = objective
+        self.config = config
+        self.record = record
+        self.steps = steps
+        self._trained = TRAINED[config.trained](model)
+        self._seen = Validation()
+        self._numbers: dict[str, float] = {}
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """The optimizer of what is trained."""
+        learned = [*self._trained.parameters()]
+        if isinstance(self.objective, nn.Module):
+            learned += self.objective.parameters()
+        learned = [parameter for parameter in learned if parameter.requires_grad]
+        if not learned:
+            raise ValueError(f"expected `model` with parameters to train, got none in {type(self.model).__name__}")
+        options = {"lr": self.config.learning_rate, "weight_decay": self.config.weight_decay}
+        return OPTIMIZERS[self.config.optimizer](learned, **options)
+
+    def on_train_start(self) -> None:
+        """The trained part in training mode, the rest as in evaluation."""
+        self.eval()
+        self._trained.train()
+        if isinstance(self.objective, nn.Module):
+            self.objective.train()
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        """Learning rate and randomness of a step are functions of where it is."""
+        record, config = self.record, self.config
+        rate = config.learning_rate * rate_factor(config.schedule, record.step, self.steps)
+        for group in self.optimizers(use_pl_optimizer=False).param_groups:
+            group["lr"] = rate
+        seed_everything(derived_seed("step", config.seed, record.epoch, record.position))
+
+    def training_step(self, batch: Batch, *_: Any) -> Tensor:
+        """Loss of a batch."""
+        batch = self._prepared(batch)
+        try:
+            terms = self.objective(self.model, batch)
+        except ValueError as error:
+            raise self._explained(error, batch) from error
+        return self._counted(terms, rows_of(batch))
+
+    def _counted(self, terms: Terms, rows: int) -> Tensor:
+        """The sum of the terms, which are noted and must be finite."""
+        values = _plain(terms)
+        for name, value in values.items():
+            if not math.isfinite(value):
+                raise Diverged(self.record.step, name, value)
+        self.record.count(values, rows)
+        return torch.stack(tuple(terms.values())).sum() if len(terms) > 1 else next(iter(terms.values()))
+
+    def _explained(self, error: ValueError, batch: Batch) -> Exception:
+        """A refusal of numbers that the model itself made is a divergence; any other is the user's."""
+        if _is_finite(batch["input"]) and not _is_sane(self.model, batch["input"]):
+            return Diverged(self.record.step, "prediction", math.nan)
+        return error
+
+    def on_validation_epoch_start(self) -> None:
+        """Begin to collect."""
+        self._seen = Validation()
+
+    def validation_step(self, batch: Batch, index: int) -> dict[str, Any]:
+        """Prediction of a batch, collected; also returned, for callbacks."""
+        batch = self._prepared(batch)
+        seed_everything(derived_seed("validation", self.config.seed, self.record.epoch, index))
+        try:
+            terms, pred = self._observed(batch)
+            loss = sum(_plain(terms).values())
+            self._seen.add(pred, batch, loss)
+        except ValueError as error:
+            raise self._explained(error, batch) from error
+        return {"pred": pred, "target": batch["target"], "valid_mask": batch.get("valid_mask")}
+
+    def _observed(self, batch: Batch) -> tuple[Terms, Distribution | Tensor]:
+        """Terms, and the prediction that they were made from: the model runs once, unless the objective hides it."""
+        seen: list[Any] = []
+
+        def note(_: nn.Module, given: tuple[Any, ...], pred: Any) -> None:
+            seen.extend([pred] if given and given[0] is batch["input"] else [])
+
+        hook = self.model.register_forward_hook(note)
+        try:
+            terms = self.objective(self.model, batch)
+        finally:
+            hook.remove()
+        return terms, seen[0] if len(seen) == 1 else prediction(self.model, batch["input"])
+
+    def on_validation_epoch_end(self) -> None:
+        """Numbers of the whole set."""
+        self._numbers = self._seen.numbers()
+        loss = self._numbers.get("loss", 0.0)
+        if not math.isfinite(loss):
+            raise Diverged(self.record.step, "validation/loss", loss)
+
+    def on_train_epoch_end(self) -> None:
+        """Close the epoch; keep the weights where they are the best so far."""
+        rate = self.optimizers(use_pl_optimizer=False).param_groups[0]["lr"]
+        self.record.close_epoch(rate, self._numbers)
+        self._note_whether_best()
+        if self.record.stopped_early:
+            self.trainer.should_stop = True
+
+    def _note_whether_best(self) -> None:
+        record, numbers = self.record, self._numbers
+        if not numbers:  # no validation set: the last is the best
+            record.best_epoch = record.epoch - 1
+            return
+        if self.config.monitor not in numbers:
+            known = ", ".join(repr(name) for name in numbers if name in MONITORS.names())
+            raise ValueError(f"expected `monitor` one of {known} for this model, got {self.config.monitor!r}")
+        value = numbers[self.config.monitor]
+        if record.best_value is None or value < record.best_value:
+            record.best_value, record.best_epoch, record.waited = value, record.epoch - 1, 0
+            record.best_weights = {name: x.detach().clone() for name, x in self.model.state_dict().items()}
+            return
+        record.waited += 1
+        record.stopped_early = bool(self.config.patience) and record.waited >= self.config.patience
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Beside what Lightning saves: the record."""
+        self.record.generators = [source.get_state() for source in generators_in(self.model, self.objective)]
+        checkpoint["fcal"] = {"config": as_plain(self.config), "record": self.record.state()}
+
+    def on_load_checkpoint(self, _: dict[str, Any]) -> None:
+        """Generators of model and objective as they were; the record has been read before."""
+        for source, state in zip(generators_in(self.model, self.objective), self.record.generators, strict=True):
+            source.set_state(state)
+
+    def _prepared(self, batch: Batch) -> Batch:
+        return {**batch, "input": in_format(batch["input"], True)} if self.config.channels_last else batch
+
+
+def _plain(terms: Terms) -> dict[str, float]:
+    """Numbers of the terms, fetched in one go."""
+    if not isinstance(terms, Mapping) or not terms:
+        raise TypeError(f"expected `objective` to return named terms, got {type(terms).__name__}")
+    for name, term in terms.items():
+        if not isinstance(term, Tensor) or term.numel() != 1:
+            shown = f"shape {tuple(term.shape)}" if isinstance(term, Tensor) else type(term).__name__
+            raise TypeError(f"expected `objective` to return scalar tensors, got {name!r} of {shown}")
+    values = [term.detach().reshape(()) for term in terms.values()]
+    return dict(zip(terms, torch.stack(values).tolist() if len(values) > 1 else [values[0].item()], strict=True))
+
+
+def _is_finite(given: Any) -> bool:
+    return not isinstance(given, Tensor) or bool(given.isfinite().all())
+
+
+def _is_sane(model: nn.Module, given: Any) -> bool:
+    """Whether a model's parameters and what it makes of an input are finite."""
+    if not all(_is_finite(parameter) for parameter in model.parameters()):
+        return False
+    try:
+        with torch.no_grad():
+            pred = model(given)
+            spread = pred.stddev if isinstance(pred, Distribution) else None
+    except NotImplementedError:
+        spread = None
+    except ValueError:  # of torch.distributions, which refuses parameters that are not finite
+        return False
+    return all(_is_finite(x) for x in (mean_of(pred), spread))

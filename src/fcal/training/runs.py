@@ -1,0 +1,280 @@
+"""A training from a config to a folder that holds all that came of it."""
+
+import inspect
+import json
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from torch.distributions import Distribution
+
+from fcal import data, models, recalibration
+from fcal._checks import check_integer
+from fcal._config import as_plain, difference, read_config, to_toml, unknown_key
+from fcal._files import atomic_path, provenance, writable_folder, write_json
+from fcal.metrics import evaluate
+from fcal.training.configuration import FitConfig
+from fcal.training.fitting import fit
+from fcal.training.objectives import ObjectiveConfig, objective
+from fcal.training.predicting import Predicted, predict
+from fcal.training.randomness import derived_seed, random_state_kept, seed_everything
+from fcal.training.sums import SUMS, check_sums, write_sums
+from fcal.training.validation import Validation
+from fcal.training.weights import read_weights, write_weights
+
+CONFIG, WEIGHTS, REPORT, RECALIBRATOR, TRAINING = (
+    "config.toml",
+    "weights.safetensors",
+    "report.json",
+    "recalibrator",
+    "training",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """Which data: a name from :func:`fcal.data.names` and the options of its factory."""
+
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """Which network: a name from :func:`fcal.models.names` and the options of its factory.
+
+    Attributes:
+        start_from: Folder of a finished run whose weights to start from; random ones where empty.
+    """
+
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+    start_from: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecalibrationConfig:
+    """Which repair after training: a name from :func:`fcal.recalibration.names`, or none where empty."""
+
+    method: str = ""
+
+    def __post_init__(self) -> None:
+        if self.method:
+            recalibration.by_name(self.method)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """Everything that determines a run.
+
+    Attributes:
+        data: What to learn from.
+        model: The network.
+        objective: What to minimise.
+        fit: How; its own seed varies the order of rows and dropout while the first weights stay.
+        recalibration: The repair, fitted on the validation set.
+        seed: Of all that is random in a run.
+    """
+
+    data: DataConfig
+    model: ModelConfig
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    fit: FitConfig = field(default_factory=FitConfig)
+    recalibration: RecalibrationConfig = field(default_factory=RecalibrationConfig)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_integer("seed", self.seed, at_least=0, at_most=2**63 - 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A finished run.
+
+    Attributes:
+        folder: Where all of it is.
+        config: What determined it.
+        model: The trained network.
+        report: What ``report.json`` holds: ``config``, ``seed``, ``fit`` (history and more), ``test`` (the evaluation
+            on the test set, after the repair if there is one), ``before`` (without the repair, else None) and
+            ``provenance``.
+    """
+
+    folder: Path
+    config: RunConfig
+    model: nn.Module
+    report: dict[str, Any]
+
+
+def train(
+    config: RunConfig,
+    folder: str | os.PathLike[str],
+    *,
+    resume: bool = False,
+    callbacks: Sequence[Any] = (),
+    progress: bool = True,
+) -> Run:
+    """Train, repair and evaluate what a config says.
+
+    Args:
+        config: Everything that determines the run.
+        folder: Where to: ``config.toml``, ``weights.safetensors``, ``recalibrator/``, ``report.json``, ``SHA256SUMS``,
+            and ``training/`` with logs and, until the run is finished, a checkpoint.
+        resume: Go on with what is in the folder; a finished run is returned as it is.
+        callbacks: Lightning callbacks to run along.
+        progress: Show a bar on stderr while a person watches.
+
+    Raises:
+        Diverged: Training left the finite numbers.
+        ValueError: A folder with a run in it but no ``resume``, or with one of another config, or a damaged one.
+    """
+    place = Path(folder)
+    _check_folder(config, place, resume)
+    if (place / SUMS).exists():
+        return load(place)
+    model = _first_model(config)
+    splits = data.by_name(config.data.name, **config.data.options)
+    _begin(config, place)  # only now: what is refused leaves no folder behind
+    how = replace(config.fit, seed=derived_seed("fit", config.seed, config.fit.seed))
+    result = fit(
+        model,
+        objective(config.objective),
+        splits.train,
+        splits.validation,
+        how,
+        folder=place / TRAINING,
+        resume=True,
+        callbacks=callbacks,
+        progress=progress,
+    )
+    write_weights(place / WEIGHTS, model)
+    report = _judged(config, model, splits, place) | {"fit": _plain(asdict(result)), "provenance": provenance()}
+    write_json(place / REPORT, report)
+    _finish(place)
+    return Run(folder=place, config=config, model=model, report=report)
+
+
+def load(folder: str | os.PathLike[str]) -> Run:
+    """A finished run, every byte checked.
+
+    Raises:
+        ValueError: It is not finished, or damaged; or its data or network is not known here.
+    """
+    place = Path(folder)
+    check_sums(place)
+    config = read_config(place / CONFIG, RunConfig)
+    model = _new_model(config)
+    read_weights(place / WEIGHTS, model)
+    report: dict[str, Any] = json.loads((place / REPORT).read_text(encoding="utf-8"))
+    return Run(folder=place, config=config, model=model.eval(), report=report)
+
+
+def _check_folder(config: RunConfig, place: Path, resume: bool) -> None:
+    """Refuse a folder that holds something else."""
+    if not place.exists():
+        return
+    if not place.is_dir():
+        raise ValueError(f"expected `out` a folder, got the file {place}")
+    if all(path.name.startswith(".") for path in place.iterdir()):  # temporaries of a killed process
+        return
+    if not resume:
+        raise ValueError(f"expected `out` an empty folder, or --resume to go on, got {place}, which is not empty")
+    if not (place / CONFIG).exists():
+        raise ValueError(f"expected `out` a run to go on with, got {place} without {CONFIG}")
+    found = difference(read_config(place / CONFIG, RunConfig), config)
+    if found is not None:
+        key, there, here = found
+        raise ValueError(f"expected `out` of the same config, got {key} = {there!r} there and {here!r} here")
+
+
+def _begin(config: RunConfig, place: Path) -> None:
+    """Write the resolved config, from then on the folder's own."""
+    writable_folder(place)
+    if not (place / CONFIG).exists():
+        with atomic_path(place / CONFIG) as temporary:
+            temporary.write_text(to_toml(config), encoding="utf-8")
+
+
+def _new_model(config: RunConfig) -> nn.Module:
+    """The network with its first weights, which depend on the seed alone."""
+    _check_options(config.model)
+    with random_state_kept():
+        seed_everything(derived_seed("weights", config.seed))
+        return models.by_name(config.model.name, **config.model.options)
+
+
+def _check_options(config: ModelConfig) -> None:
+    """Refuse a misspelt option by its nearest name; Python's own complaint would not tell."""
+    parameters = inspect.signature(models._FACTORIES[config.name]).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return
+    for key in config.options:
+        if key not in parameters:
+            raise ValueError(unknown_key("model.options", key, parameters))
+
+
+def _first_model(config: RunConfig) -> nn.Module:
+    model = _new_model(config)
+    if config.model.start_from:
+        source = Path(config.model.start_from)
+        check_sums(source, only=WEIGHTS)
+        read_weights(source / WEIGHTS, model)
+    return model
+
+
+def _judged(config: RunConfig, model: nn.Module, splits: data.Splits, place: Path) -> dict[str, Any]:
+    """What the run is worth on the test set, before and after the repair."""
+    test = _predicted(config, model, splits.test)
+    report = {"config": as_plain(config), "seed": config.seed, "test": numbers_of(test), "before": None}
+    if config.recalibration.method:
+        repaired = _repaired(test, _predicted(config, model, splits.validation), config.recalibration, place)
+        report |= {"test": numbers_of(repaired), "before": report["test"]}
+    return report
+
+
+def _predicted(config: RunConfig, model: nn.Module, dataset: Any) -> Predicted:
+    return predict(model, dataset, batch_size=config.fit.batch_size, channels_last=config.fit.channels_last)
+
+
+def _repaired(test: Predicted, validation: Predicted, config: RecalibrationConfig, place: Path) -> Predicted:
+    if not isinstance(validation.pred, Distribution) or not isinstance(test.pred, Distribution):
+        raise ValueError("expected a model with a distribution to recalibrate, got one that returns a tensor")
+    repair = recalibration.by_name(config.method)()
+    repair.fit(validation.pred, validation.target, valid_mask=validation.valid_mask)
+    repair.save(place / RECALIBRATOR)
+    return test._replace(pred=repair.transform(test.pred))
+
+
+def numbers_of(predicted: Predicted) -> dict[str, Any]:
+    """Numbers of predictions of a whole dataset: those of :func:`fcal.evaluate`, and ``l1`` and ``mse`` of the mean."""
+    seen = Validation()
+    batch = {"target": predicted.target, "valid_mask": predicted.valid_mask}
+    if not isinstance(predicted.pred, Distribution):
+        seen.add(predicted.pred, batch)
+        return seen.numbers()
+    report = evaluate(predicted.pred, predicted.target, valid_mask=predicted.valid_mask).as_dict()
+    seen.add_errors(predicted.pred, batch)
+    return report | seen.numbers()
+
+
+def _finish(place: Path) -> None:
+    """Seal the run; its checkpoint is of no more use."""
+    kept = [place / name for name in (CONFIG, WEIGHTS, REPORT)]
+    kept += sorted((place / RECALIBRATOR).glob("*"))
+    kept += [place / TRAINING / "history.csv"]
+    write_sums(place, kept)
+    for path in (place / TRAINING).glob("checkpoint*"):
+        path.unlink()
+
+
+def _plain(value: Any) -> Any:
+    """Without what JSON has no word for."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,231 @@
+"""The store of finished cells: what is put is got, and what is damaged is not used."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from fcal.sweeps import Store, is_whole, key, load_tensors, read_artifact, save_tensors, seal, write_artifact
+
+CONFIG = {"seed": 0, "lam": 0.5, "noise": "gamma"}
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(tmp_path / "cells")
+
+
+def test_store_gives_back_what_was_put(store):
+    result = {"ece": 0.1, "rows": [1, 2.5, None, {"deep": [True, "ü"]}], "tiny": 5e-324}
+    path = store.put("Train: NLL", CONFIG, result, seconds=1.25)
+    assert path.name == f"train-nll-{key('Train: NLL', CONFIG)}.json"
+    assert store.get("Train: NLL", dict(reversed(CONFIG.items()))) == result
+    record = store.record("Train: NLL", CONFIG)
+    assert (record.seconds, record.config, record.path) == (1.25, CONFIG, path)
+    assert {"fcal", "torch", "python", "commit", "cpu", "cores"} <= set(record.provenance)
+
+
+def test_absent_cell_is_none_and_leaves_no_folder(store):
+    assert store.get("train", CONFIG) is None
+    assert not store.folder.exists()
+
+
+def test_cell_is_a_json_document_that_anybody_can_read(store):
+    path = store.put("train", CONFIG, {"ece": 0.1, "curve": [0.1] * 50})
+    document = json.loads(path.read_text(encoding="utf-8"))
+    assert document["config"] == CONFIG
+    assert document["result"]["curve"] == [0.1] * 50
+    assert len(path.read_text().splitlines()) < 30  # a list of numbers takes one line
+
+
+def test_committed_cells_are_found_and_never_written(tmp_path):
+    committed = tmp_path / "docs"
+    Store(committed).put("train", CONFIG, {"ece": 0.1})
+    before = {path: path.read_bytes() for path in committed.iterdir()}
+    store = Store(tmp_path / "runs" / "cells", committed=committed)
+    assert store.get("train", CONFIG) == {"ece": 0.1}
+    store.put("train", CONFIG, {"ece": 0.2})
+    assert store.get("train", CONFIG) == {"ece": 0.2}
+    assert {path: path.read_bytes() for path in committed.iterdir()} == before
+
+
+def edited(path):
+    path.write_text(path.read_text().replace("0.125", "0.0625"))
+
+
+def edited_config(path):
+    path.write_text(path.read_text().replace('"seed": 0', '"seed": 1'))
+
+
+def truncated(path):
+    path.write_bytes(path.read_bytes()[:-40])
+
+
+def emptied(path):
+    path.write_bytes(b"")
+
+
+def nested(path):
+    path.write_text("[" * 100_000)
+
+
+def not_text(path):
+    path.write_bytes(b"\xff\xfe" + path.read_bytes())
+
+
+def conflicted(path):
+    path.write_text("<<<<<<< HEAD\n" + path.read_text())
+
+
+def a_list(path):
+    path.write_text("[]")
+
+
+def newer(path):
+    path.write_text(path.read_text().replace('"version": 1', '"version": 2'))
+
+
+@pytest.mark.parametrize(
+    "damage", [edited, edited_config, truncated, emptied, nested, not_text, conflicted, a_list, newer]
+)
+@pytest.mark.parametrize("where", ["written", "committed"])
+def test_damaged_cell_is_reported_and_not_used(tmp_path, damage, where):
+    home = tmp_path / where / "cells"
+    path = Store(home).put("train", CONFIG, {"ece": 0.125})
+    before = path.read_bytes()
+    damage(path)
+    assert path.read_bytes() != before
+    store = Store(tmp_path / "written" / "cells", committed=[tmp_path / "committed" / "cells"])
+    with pytest.warns(UserWarning, match=f"the cell .*{path.name} is not used: ") as caught:
+        assert store.get("train", CONFIG) is None
+    assert len(caught) == 1
+    assert "\n" not in str(caught[0].message)
+
+
+def test_damaged_cell_is_replaced_by_the_next_one(store):
+    emptied(store.put("train", CONFIG, {"ece": 0.125}))
+    store.put("train", CONFIG, {"ece": 0.25})
+    assert store.get("train", CONFIG) == {"ece": 0.25}
+
+
+def test_damaged_cell_does_not_hide_a_committed_one(tmp_path):
+    store = Store(tmp_path / "cells", committed=[tmp_path / "docs"])
+    edited(store.put("train", CONFIG, {"ece": 0.125}))
+    Store(tmp_path / "docs").put("train", CONFIG, {"ece": 0.5})
+    with pytest.warns(UserWarning, match="is not used: its checksum does not fit"):
+        assert store.get("train", CONFIG) == {"ece": 0.5}
+
+
+def test_cell_under_the_name_of_another_is_not_used(store):
+    path = store.put("train", CONFIG, {"ece": 0.125})
+    other = path.with_name(path.name.replace(key("train", CONFIG), key("train", {"seed": 1})))
+    path.rename(other)
+    with pytest.warns(UserWarning, match="its config does not hash to its name"):
+        assert store.get("train", {"seed": 1}) is None
+
+
+@pytest.mark.parametrize(
+    ("result", "error", "message"),
+    [
+        ({"rows": [{"ece": float("nan")}]}, ValueError, r"expected `result\.rows\[0\]\.ece` a finite number, got nan"),
+        ({"z": torch.zeros(2)}, TypeError, r"expected `result\.z` a string, number, .*, got Tensor"),
+        ({"many": [0.123456789] * 30_000}, ValueError, "small enough for a cell of 200000 bytes, got 3"),
+        (None, ValueError, "expected `result` something to keep, got None"),
+    ],
+)
+def test_result_that_json_cannot_hold_is_refused_and_leaves_nothing(store, result, error, message):
+    with pytest.raises(error, match=message):
+        store.put("train", CONFIG, result)
+    assert not store.folder.exists() or not list(store.folder.iterdir())
+
+
+def test_store_in_a_file_is_refused(tmp_path):
+    (tmp_path / "cells").write_text("")
+    with pytest.raises(ValueError, match="expected `.*cells` a folder of cells, got a file"):
+        Store(tmp_path / "cells")
+
+
+def test_records_list_every_cell_once_and_by_kind(tmp_path):
+    store = Store(tmp_path / "cells", committed=tmp_path / "docs")
+    for seed in range(3):
+        store.put("train", {"seed": seed}, {"ece": seed})
+    Store(tmp_path / "docs").put("train", {"seed": 0}, {"ece": "old"})
+    Store(tmp_path / "docs").put("evaluate", {"seed": 0}, {"ece": 9})
+    (tmp_path / "cells" / ".train-abc.json").write_text("half")
+    assert sorted(record.result["ece"] for record in store.records("train")) == [0, 1, 2]
+    assert len(list(store.records())) == 4
+
+
+def test_publish_copies_what_is_new_and_keeps_what_is_there(tmp_path, store):
+    for seed in range(2):
+        store.put("train", {"seed": seed}, {"ece": seed})
+    docs = tmp_path / "docs" / "cells"
+    Store(docs).put("train", {"seed": 0}, {"ece": "first"})
+    assert len(store.publish(docs)) == 1
+    assert store.publish(docs) == []
+    assert {record.result["ece"] for record in Store(docs).records()} == {"first", 1}
+
+
+def test_artifacts_lie_beside_the_cells_under_the_same_name(store):
+    cell = store.put("train", CONFIG, {"ece": 1})
+    path = store.artifact("train", CONFIG, ".safetensors")
+    assert path.parent == store.folder.parent / "artifacts"
+    assert path.name == f"{cell.stem}.safetensors"
+
+
+@pytest.mark.parametrize("suffix", ["bin", ".", "./../x", ""])
+def test_artifact_with_a_strange_suffix_is_refused(store, suffix):
+    with pytest.raises(ValueError, match="expected `suffix` such as '.safetensors', got "):
+        store.artifact("train", CONFIG, suffix)
+
+
+def test_tensors_come_back_bit_for_bit(store):
+    path = store.artifact("train", CONFIG, ".safetensors")
+    shared = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+    save_tensors(path, {"a": shared.T, "b": shared.T, "n": torch.tensor(7)})
+    loaded = load_tensors(path)
+    assert_close(loaded, {"a": shared.T, "b": shared.T, "n": torch.tensor(7)}, rtol=0, atol=0)
+
+
+def test_every_flipped_bit_of_an_artifact_is_noticed(store):
+    path = store.artifact("train", CONFIG, ".bin")
+    write_artifact(path, b"weights")
+    content = path.read_bytes()
+    for bit in range(8 * len(content)):
+        flipped = bytearray(content)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        assert not is_whole(path)
+        with pytest.warns(UserWarning, match="is not used: its checksum does not fit"):
+            assert read_artifact(path) is None
+    path.write_bytes(content)
+    assert read_artifact(path) == b"weights"
+
+
+def test_artifact_without_its_checksum_is_not_used(store):
+    path = store.artifact("train", CONFIG, ".safetensors")
+    save_tensors(path, {"a": torch.ones(2)})
+    path.with_name(f"{path.name}.sha256").unlink()
+    with pytest.warns(UserWarning, match=r"safetensors\.sha256 is missing"):
+        assert load_tensors(path) is None
+    seal(path)
+    assert_close(load_tensors(path), {"a": torch.ones(2)})
+
+
+def test_absent_artifact_is_none_without_a_word(store):
+    assert load_tensors(store.artifact("train", CONFIG, ".safetensors")) is None
+
+
+def test_artifact_that_is_no_safetensors_is_not_used(store):
+    path = store.artifact("train", CONFIG, ".safetensors")
+    write_artifact(path, b"not tensors at all")
+    with pytest.warns(UserWarning, match="is not used: "):
+        assert load_tensors(path) is None
+
+
+def test_cells_are_listed_without_torch():
+    code = "import sys, fcal.sweeps; assert not {'torch', 'rich', 'numpy'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
