@@ -21,8 +21,8 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	touch $@
 
-demo: setup ## train a small regressor, show its error bars before and after
-	$(BIN)/python experiments/heteroscedastic_line/run.py --out runs/heteroscedastic_line
+demo: setup ## find the red disc: every method beside every other, in a table and a page
+	$(BIN)/fcal benchmark bokeh --preset quick --out runs/bokeh
 
 test: lint unit wheel ## every check and test; what CI runs
 
@@ -48,6 +48,7 @@ bench: setup ## speed as ratios in one run; writes runs/bench/*.json
 	$(BIN)/python bench/families.py --out runs/bench/families.json
 	$(BIN)/python bench/evaluation.py --out runs/bench/evaluation.json
 	$(BIN)/python bench/recalibration.py --out runs/bench/recalibration.json
+	$(BIN)/python bench/data.py --out runs/bench/data.json
 
 # torch and torchvision are only good as a pair: to move them, edit their two lines first.
 lock: ## rewrite constraints.txt with what resolves today, torch and torchvision as they are

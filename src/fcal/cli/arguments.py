@@ -28,6 +28,8 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(metavar="COMMAND", required=True)
     _add_evaluate(commands)
     _add_recalibrate(commands)
+    _add_train(commands)
+    _add_benchmark(commands)
     return top
 
 
@@ -99,10 +101,57 @@ def _add_recalibrate(commands: Commands) -> None:
     _add_columns(command)
 
 
+def _add_train(commands: Commands) -> None:
+    command = _command(
+        commands,
+        "train",
+        "fcal.cli.training",
+        "train a network as a file says, repair and evaluate it",
+        "fcal train config.toml --set fit.epochs=10 --out runs/mine",
+    )
+    command.add_argument("config", metavar="CONFIG.toml", help="what to train; see docs/training.md")
+    command.add_argument(
+        "--set", metavar="KEY=VALUE", action="append", default=[], help="replace a value of the file, as fit.epochs=10"
+    )
+    command.add_argument(
+        "--plugin",
+        metavar="MODULE",
+        action="append",
+        default=[],
+        help="module or .py file that registers networks, data or objectives of your own",
+    )
+    command.add_argument("--out", metavar="DIR", help="empty folder for the run (default runs/ and the file's name)")
+    command.add_argument("--resume", action="store_true", help="go on with the run in the folder")
+
+
 def _add_columns(command: _Parser) -> None:
     for name, what in (("mean", "predicted means"), ("std", "predicted sd"), ("target", "true values")):
         command.add_argument(f"--{name}", metavar="COL", default=name, help=f"column of {what} (default {name})")
     command.add_argument("--quantiles", metavar="PATTERN", help="columns of quantiles instead of mean and std, as 'q*'")
     command.add_argument(
         "--family", default="normal", help="law of mean and std: normal, laplace, student-t:5, ... (default normal)"
+    )
+
+
+def _add_benchmark(commands: Commands) -> None:
+    command = commands.add_parser("benchmark", help="every method beside every other, on data whose truth is known")
+    tasks = command.add_subparsers(metavar="TASK", required=True)
+    task = _command(
+        tasks,
+        "bokeh",
+        "fcal.cli.benchmarking",
+        "find the red disc among others, and say how sure that is: the paper's first experiment",
+        "fcal benchmark bokeh --preset quick --noise heteroscedastic",
+    )
+    task.add_argument("--preset", default="quick", help="tiny, quick (minutes) or paper (hours) (default quick)")
+    task.add_argument(
+        "--noise", help="homoscedastic, heteroscedastic, gamma, laplace or student-t (default: the first two)"
+    )
+    task.add_argument("--regime", help="paper-like or noise-dominated (default: as the preset says)")
+    task.add_argument("--methods", metavar="A,B", help="rows to compute (default: all)")
+    task.add_argument("--seeds", metavar="N", type=int, help="repetitions with other images, labels and weights")
+    task.add_argument("--ablation", help="k, gamma, lambda or divergence: that experiment instead of the table")
+    task.add_argument("--workers", metavar="N", type=int, default=2, help="processes (default 2)")
+    task.add_argument(
+        "--out", metavar="DIR", default="runs/bokeh", help="where finished cells and the page go (default runs/bokeh)"
     )

@@ -25,7 +25,7 @@ _SHARES = {"train": 3, "validation": 1, "test": 1}
 _RED = (7, 1, 1)
 _PER_DISC = 6  # x, y, radius, red, green, blue
 _BESIDE_DISCS = 7  # x and y of the red disc, number of others, its depth, background, noise of x and y
-_SIGMA_STEP = 2.0**-24  # a sigma is a multiple: the same whatever a machine's exp says in its last digit
+_SIGMA_STEP = 2.0**-24  # sigmas are multiples: exact in float32, and no machine's exp makes a difference
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +119,8 @@ class Bokeh(Dataset[Mapping[str, Tensor]]):
 
     A sample is a mapping with ``input`` (uint8, shape ``(3, size, size)``), ``target``, ``truth`` (the centre without
     noise) and ``sigma`` (the standard deviation of the noise), the last three of shape ``(2,)``, x before y, as shares
-    of the image's edge.
+    of the image's edge. Many samples at once, by a slice or by ``__getitems__``, come stacked, so torch's loader has
+    nothing to collate: ``DataLoader(data, batch_size=64, collate_fn=dict)``.
 
     Args:
         split: ``"train"``, ``"validation"``, ``"test"`` or ``"extra"``.
@@ -146,11 +147,11 @@ class Bokeh(Dataset[Mapping[str, Tensor]]):
 
     def __getitems__(self, indices: Sequence[int]) -> Mapping[str, Tensor]:
         """Many samples at once, already stacked."""
-        chosen = torch.as_tensor(indices)
+        chosen = torch.as_tensor(indices, dtype=torch.long)
         return {name: values[chosen] for name, values in self._columns.items()}
 
     def __reduce__(self) -> tuple[type["Bokeh"], tuple[str, BokehConfig]]:
-        """Whoever unpickles it draws the images again: that is faster than sending them."""
+        """Whoever unpickles it draws the images again, which costs little: no need to send them."""
         return type(self), (self.split, self.config)
 
     def law(self) -> Distribution:
@@ -210,12 +211,11 @@ def _sigma(
     config: BokehConfig, truth: NDArray[np.float64], centres: NDArray[np.float64], exists: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
     """Standard deviation of the noise of every image."""
-    regime = REGIMES[config.regime]
-    if config.noise != "heteroscedastic":
-        return np.full(len(truth), regime.sigma)
-    distance = np.sqrt(((centres - truth[:, None]) ** 2).sum(-1))
-    nearest = np.where(exists, distance, np.inf).min(axis=1)
-    sigma = regime.far + (regime.near - regime.far) * np.exp(-nearest / regime.reach)
+    regime, sigma = REGIMES[config.regime], np.full(len(truth), REGIMES[config.regime].sigma)
+    if config.noise == "heteroscedastic":
+        distance = np.sqrt(((centres - truth[:, None]) ** 2).sum(-1))
+        nearest = np.where(exists, distance, np.inf).min(axis=1)
+        sigma = regime.far + (regime.near - regime.far) * np.exp(-nearest / regime.reach)
     return np.round(sigma / _SIGMA_STEP) * _SIGMA_STEP
 
 

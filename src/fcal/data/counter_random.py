@@ -31,5 +31,5 @@ def uniforms(seed: int, start: int, stop: int, width: int) -> NDArray[np.float64
     stream = np.random.Philox(key=seed)
     stream.advance(start * counts)
     words = stream.random_raw((stop - start) * counts * _WORDS_PER_COUNT)
-    table = words.reshape(stop - start, -1)[:, :width]
+    table = words.reshape(stop - start, counts * _WORDS_PER_COUNT)[:, :width]
     return ((table >> np.uint64(64 - _MANTISSA)).astype(np.float64) + 0.5) * 2.0**-_MANTISSA

@@ -21,7 +21,7 @@ COLOUR_BITS = 3
 _CHANNELS = 3
 _ROWS, _COLUMNS = 8, 64  # of a tile
 _PIXELS_AT_ONCE = 10**6  # they stay in the cache; a power of two would make strides that share cache lines
-_LARGEST_IN_FLOAT32 = 256  # pixels of an edge: radius**2 is then at most 2**22, see `_half_width`
+_LARGEST_IN_FLOAT32 = 2**11  # radius, see `_half_width`
 _ALL, _ONE = np.uint64(2**64 - 1), np.uint64(1)
 
 
@@ -55,7 +55,7 @@ def painted(discs: Discs, size: int) -> NDArray[np.uint8]:
 
     Args:
         discs: What to paint.
-        size: Pixels of an edge, at most 1024.
+        size: Pixels of an edge.
 
     Returns:
         Shape ``(N, 3, size, size)``; level 7 is 252.
@@ -70,8 +70,9 @@ def painted(discs: Discs, size: int) -> NDArray[np.uint8]:
                [ 36, 252,  36],
                [ 36,  36,  36]], dtype=uint8)
     """
-    images = np.empty((len(discs), _CHANNELS, size, size), np.uint8)
-    parts = -(-len(discs) * size**2 // _PIXELS_AT_ONCE)
+    rows, columns = -(-size // _ROWS), -(-size // _COLUMNS)  # of tiles
+    images = np.empty((len(discs), _CHANNELS, rows * _ROWS, columns * _COLUMNS), np.uint8)
+    parts = -(-images.size // (_CHANNELS * _PIXELS_AT_ONCE))
     step = -(-len(discs) // max(parts, 1))
     # The front disc first; images innermost, so that inner loops are long.
     x, y, radius = (np.ascontiguousarray(field.T[::-1]) for field in (discs.x, discs.y, discs.radius))
@@ -79,7 +80,7 @@ def painted(discs: Discs, size: int) -> NDArray[np.uint8]:
     for start in range(0, len(discs), max(step, 1)):
         part = slice(start, start + step)
         _paint((x[:, part], y[:, part], radius[:, part]), colour[:, part], background[part], images[part])
-    return images
+    return np.ascontiguousarray(images[..., :size, :size])
 
 
 @contextmanager
@@ -113,34 +114,29 @@ def _paint(
     lengths: _Lengths, colour: NDArray[np.uint16], background: NDArray[np.uint16], images: NDArray[np.uint8]
 ) -> None:
     """Fill some images."""
-    count, size = len(images), images.shape[-1]
-    stack = _stacked(_touching(lengths, size))
+    count, tiles = len(images), (images.shape[2] // _ROWS, images.shape[3] // _COLUMNS)
+    stack = _stacked(_touching(lengths, tiles))
     image = stack.order % count
     chosen = stack.disc * count + image.take(stack.tile)
     x, y, radius = (field.take(chosen) for field in lengths)
-    covered = _covered(stack, (x, y, radius), count, size)
+    covered = _covered((x, y, radius), stack, count, tiles)
+    place = _places(stack.order, count, tiles)
     with _ufuncs_in_place():
         planes = _planes(stack.sizes, covered, _masks(colour.take(chosen)), _masks(background.take(image)))
-        place = _places(stack.order, count, size)
         for channel, bits in enumerate(planes.reshape(_CHANNELS, COLOUR_BITS, -1)):
-            _write_levels(bits.take(place, axis=1), images[:, channel])
+            _write_levels(bits.take(place, axis=1), images[:, channel].reshape(count, -1).view(np.uint64))
 
 
-def _tiles(size: int) -> tuple[int, int]:
-    """Rows and columns of tiles."""
-    return -(-size // _ROWS), -(-size // _COLUMNS)
-
-
-def _touching(lengths: _Lengths, size: int) -> NDArray[np.bool_]:
+def _touching(lengths: _Lengths, tiles: tuple[int, int]) -> NDArray[np.bool_]:
     """Whether the square around a disc holds pixel centres of a tile. Shape ``(D, tile rows * columns * images)``."""
-    rows, columns = _tiles(size)
+    rows, columns = tiles
     first = GRID // 2 + GRID * _ROWS * np.arange(rows, dtype=np.int32)[:, None, None]
     left = GRID // 2 + GRID * _COLUMNS * np.arange(columns, dtype=np.int32)[:, None]
     x, y, radius = (field[:, None, None] for field in lengths)
     touch = (np.where(radius < 0, -1, y + radius) >= first) & (y - radius <= first + GRID * (_ROWS - 1))
     if columns > 1:
         touch = touch & (x + radius >= left) & (x - radius <= left + GRID * (_COLUMNS - 1))
-    return touch.reshape(len(touch), -1)
+    return touch.reshape(len(touch), rows * columns * x.shape[-1])
 
 
 def _stacked(touch: NDArray[np.bool_]) -> _Stack:
@@ -163,14 +159,14 @@ def _joined(parts: Sequence[NDArray[np.integer[Any]]]) -> NDArray[np.intp]:
     return np.concatenate([np.empty(0, np.intp), *parts]).astype(np.intp, copy=False)
 
 
-def _covered(stack: _Stack, lengths: _Lengths, images: int, size: int) -> NDArray[np.uint64]:
+def _covered(lengths: _Lengths, stack: _Stack, images: int, tiles: tuple[int, int]) -> NDArray[np.uint64]:
     """Pixels of every row of a tile that a disc covers, one bit each. Shape ``(8, entries)``."""
     x, y, radius = lengths
-    row, column = np.divmod((stack.order // images).astype(np.int32), _tiles(size)[1])
+    row, column = np.divmod((stack.order // images).astype(np.int32), tiles[1])
     y = y - (GRID * _ROWS * row + GRID // 2).take(stack.tile)
     x = x - (GRID * _COLUMNS * column).take(stack.tile)
     down = GRID * np.arange(_ROWS, dtype=np.int32)[:, None] - y
-    half = _half_width(down, radius, np.float32 if size <= _LARGEST_IN_FLOAT32 else np.float64)
+    half = _half_width(down, radius)
     end = _pixels(half + (x + GRID // 2))
     first = _pixels(np.subtract(x + (GRID // 2 - 1), half, out=half))
     # Numpy shifts a bit by 64 or more to nothing, as is right here.
@@ -180,14 +176,14 @@ def _covered(stack: _Stack, lengths: _Lengths, images: int, size: int) -> NDArra
     return covered
 
 
-def _half_width(
-    down: NDArray[np.int32], radius: NDArray[np.int32], kind: type[np.float32] | type[np.float64]
-) -> NDArray[np.int32]:
+def _half_width(down: NDArray[np.int32], radius: NDArray[np.int32]) -> NDArray[np.int32]:
     """Largest whole h with h**2 + down**2 <= radius**2, and -1 where there is none.
 
-    It is ceil(sqrt(r**2 - d**2 + 1)) - 1. A square root is correctly rounded, and the ceiling of a rounded one is right
-    as long as sqrt(n**2 + 1) does not round to n: for n <= 2**11 in float32, for n <= 2**25 in float64.
+    It is ceil(sqrt(r**2 - d**2 + 1)) - 1. Whole numbers and their squares are exact, a square root is correctly
+    rounded, and its ceiling is right as long as sqrt(n**2 + 1) does not round to n: for n up to 2**11 in float32, and
+    up to 2**25 in float64.
     """
+    kind = np.float32 if radius.max(initial=0) <= _LARGEST_IN_FLOAT32 else np.float64
     room: NDArray[np.floating] = down.astype(kind)
     np.square(room, out=room)
     np.subtract(np.square(radius.astype(kind)) + 1, room, out=room)
@@ -238,24 +234,20 @@ def _planes(
     return planes
 
 
-def _places(order: NDArray[np.intp], images: int, size: int) -> NDArray[np.intp]:
+def _places(order: NDArray[np.intp], images: int, tiles: tuple[int, int]) -> NDArray[np.intp]:
     """Where the words of an image, row by row, lie among those of the sorted tiles."""
-    rows, columns = _tiles(size)
     tile = np.empty_like(order)
     tile[order] = np.arange(len(order))
-    by_image = tile.reshape(rows, columns, images).transpose(2, 0, 1)[:, :, None]
+    by_image = tile.reshape(*tiles, images).transpose(2, 0, 1)[:, :, None]
     places: NDArray[np.intp] = by_image + len(order) * np.arange(_ROWS)[:, None]
     return places.reshape(-1)
 
 
-def _write_levels(bits: NDArray[np.uint64], images: NDArray[np.uint8]) -> None:
-    """Turn the bits of one channel, shape ``(3, words)``, into its bytes."""
-    count, size = images.shape[:2]
-    rows, columns = _tiles(size)
+def _write_levels(bits: NDArray[np.uint64], images: NDArray[np.uint64]) -> None:
+    """Turn the bits of one channel, shape ``(3, words)``, into its bytes, eight in a word."""
     flat = np.ascontiguousarray(bits, "<u8").reshape(-1).view(np.uint8)
     # Eight pixels of one bit each in a word: nothing below leaves its byte.
     level, middle, high = np.unpackbits(flat, bitorder="little").view(np.uint64).reshape(COLOUR_BITS, -1)
-    level |= np.left_shift(middle, 1, out=middle)
-    level |= np.left_shift(high, 2, out=high)
-    level *= np.uint64(255 // (2**COLOUR_BITS - 1))
-    images[...] = level.view(np.uint8).reshape(count, rows * _ROWS, columns * _COLUMNS)[:, :size, :size]
+    level |= np.left_shift(middle, np.uint64(1), out=middle)
+    level |= np.left_shift(high, np.uint64(2), out=high)
+    np.multiply(level.reshape(images.shape), np.uint64(255 // (2**COLOUR_BITS - 1)), out=images)

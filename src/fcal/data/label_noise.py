@@ -61,7 +61,22 @@ def _student_t(centre: Tensor, sigma: Tensor, shape: float) -> Distribution:
 def _gamma(centre: Tensor, sigma: Tensor, shape: float) -> Distribution:
     """Gamma moved and scaled: skewed to the right for a small shape, nearly normal for a large one."""
     base = Gamma(torch.full_like(centre, shape), torch.ones_like(centre))
-    return TransformedDistribution(base, [AffineTransform(centre - sigma * math.sqrt(shape), sigma / math.sqrt(shape))])
+    return _MovedGamma(base, AffineTransform(centre - sigma * math.sqrt(shape), sigma / math.sqrt(shape)))
+
+
+class _MovedGamma(TransformedDistribution):
+    """A transformed law that knows its moments: torch's does not."""
+
+    @property
+    def mean(self) -> Tensor:
+        (move,) = self.transforms
+        return move(self.base_dist.mean)
+
+    @property
+    def variance(self) -> Tensor:
+        (move,) = self.transforms
+        assert isinstance(move, AffineTransform)
+        return self.base_dist.variance * move.scale**2
 
 
 _LAWS.add("homoscedastic", _normal)

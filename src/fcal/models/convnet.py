@@ -45,6 +45,7 @@ class ConvNet(nn.Module):
             raise ValueError(f"expected `size` a multiple of {_SHRINK}, got {size}")
         check_number("dropout", dropout, low=0.0, high=0.99)
         check_flag("deterministic", deterministic)
+        self.size = size
         last = width * 2 ** (_LAYERS - 1)
         self.trunk = nn.Sequential(
             nn.Conv2d(3, width, 5, stride=2, padding=2),
@@ -73,6 +74,11 @@ class ConvNet(nn.Module):
         Returns:
             A law, or a tensor where the network is deterministic. Shape ``(N, outputs)``.
         """
+        if images.dim() != 4 or images.shape[1:] != (3, self.size, self.size):
+            expected = f"(N, 3, {self.size}, {self.size})"
+            raise ValueError(f"expected `images` of shape {expected}, got {tuple(images.shape)}")
+        if images.dtype != torch.uint8 and not images.is_floating_point():
+            raise TypeError(f"expected `images` of dtype uint8 or a floating one, got {images.dtype}")
         scaled = images.float().div(255) if images.dtype == torch.uint8 else images
         prediction: Normal | Tensor = self.head(self.trunk(scaled))
         return prediction

@@ -6,18 +6,25 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fcal.plots.ellipses import didactic
     from fcal.plots.errors import error_by_sigma, sparsification
+    from fcal.plots.galleries import disc_gallery
     from fcal.plots.groups import coverage_by_group
     from fcal.plots.histograms import q_histogram, z_histogram
+    from fcal.plots.learning import learning_curves
     from fcal.plots.panels import before_after, overview
     from fcal.plots.quantiles import qq
     from fcal.plots.reliability import reliability_central, reliability_q, reliability_z
+    from fcal.plots.sheets import calibration_sheet
+    from fcal.plots.tradeoffs import tradeoff
 
 # Names resolve on first use: the page of plotly figures shares words and laws with us, and needs no matplotlib.
 _HOME_OF = {
     "before_after": "panels",
+    "calibration_sheet": "sheets",
     "coverage_by_group": "groups",
     "didactic": "ellipses",
+    "disc_gallery": "galleries",
     "error_by_sigma": "errors",
+    "learning_curves": "learning",
     "overview": "panels",
     "q_histogram": "histograms",
     "qq": "quantiles",
@@ -25,14 +32,18 @@ _HOME_OF = {
     "reliability_q": "reliability",
     "reliability_z": "reliability",
     "sparsification": "errors",
+    "tradeoff": "tradeoffs",
     "z_histogram": "histograms",
 }
 
 __all__ = [
     "before_after",
+    "calibration_sheet",
     "coverage_by_group",
     "didactic",
+    "disc_gallery",
     "error_by_sigma",
+    "learning_curves",
     "overview",
     "q_histogram",
     "qq",
@@ -40,6 +51,7 @@ __all__ = [
     "reliability_q",
     "reliability_z",
     "sparsification",
+    "tradeoff",
     "z_histogram",
 ]
 

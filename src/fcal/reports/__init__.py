@@ -1,5 +1,6 @@
 """One self-contained HTML page that opens from disk, and the sections it is made of."""
 
+from fcal.reports.benchmark import benchmark_page, benchmark_sections
 from fcal.reports.calibration import calibration_page
 from fcal.reports.page import Section, page, write_page
 from fcal.reports.sections import (
@@ -12,6 +13,8 @@ from fcal.reports.sections import (
 
 __all__ = [
     "Section",
+    "benchmark_page",
+    "benchmark_sections",
     "calibration_page",
     "comparison_section",
     "groups_section",

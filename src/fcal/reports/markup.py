@@ -55,11 +55,13 @@ class Cell:
         text: What is read.
         value: What a column is sorted by: a number, a string, or None where missing; the text where not given.
         kind: Extra classes of the cell, ours and never from a file.
+        small: What is read under it, in small letters.
     """
 
     text: str
     value: float | str | None = None
     kind: str = ""
+    small: str = ""
 
 
 @dataclass(frozen=True)
@@ -77,15 +79,34 @@ class Column:
     hint: str = ""
 
 
-def table(columns: Sequence[Column], rows: Iterable[Sequence[Cell]], *, caption: str, sortable: bool = False) -> str:
-    """A table in a box of its own that scrolls where the page is narrower; the first column names the row."""
+def table(
+    columns: Sequence[Column],
+    rows: Iterable[Sequence[Cell]],
+    *,
+    caption: str,
+    sortable: bool = False,
+    foot: Iterable[Sequence[Cell]] = (),
+    kind: str = "",
+) -> str:
+    """A table in a box of its own that scrolls where the page is narrower; the first column names the row.
+
+    Args:
+        columns: Heads.
+        rows: Cells of each row.
+        caption: What it shows, as text.
+        sortable: Whether a click on a head sorts the rows.
+        foot: Rows at the end that stay there.
+        kind: Extra classes, ours and never from a file.
+    """
     head = "".join(_head(column, sortable=sortable) for column in columns)
     body = "\n".join(f"<tr>{_row(columns, row, sortable=sortable)}</tr>" for row in rows)
-    kind = ' class="sortable"' if sortable else ""
-    name = escaped(caption)
+    last = "\n".join(f"<tr>{_row(columns, row, sortable=False)}</tr>" for row in foot)
+    kinds = " ".join(word for word in ("sortable" if sortable else "", kind) if word)
+    attribute, name = f' class="{kinds}"' if kinds else "", escaped(caption)
+    end = f"<tfoot>\n{last}\n</tfoot>" if last else ""
     return (
-        f'<div class="table-box" role="region" aria-label="{name}" tabindex="0"><table{kind}><caption>{name}</caption>'
-        f"<thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table></div>"
+        f'<div class="table-box" role="region" aria-label="{name}" tabindex="0"><table{attribute}>'
+        f"<caption><span>{name}</span></caption><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody>{end}</table></div>"
     )
 
 
@@ -104,7 +125,8 @@ def _row(columns: Sequence[Column], cells: Sequence[Cell], *, sortable: bool) ->
         tag = 'th scope="row"' if place == 0 else "td"
         kinds = " ".join(kind for kind in ("number" if column.number else "", cell.kind) if kind)
         attributes = (f' class="{kinds}"' if kinds else "") + (_sort_key(column, cell) if sortable else "")
-        parts.append(f"<{tag}{attributes}>{escaped(cell.text) or MISSING}</{tag.split()[0]}>")
+        small = f"<small>{escaped(cell.small)}</small>" if cell.small else ""
+        parts.append(f"<{tag}{attributes}>{escaped(cell.text) or MISSING}{small}</{tag.split()[0]}>")
     return "".join(parts)
 
 

@@ -50,6 +50,20 @@
     return Promise.all(drawn).then(() => { root.dataset.drawn = isDark() ? "dark" : "light"; });
   };
 
+  // A legend of buttons stands for all figures of its section.
+  for (const button of document.querySelectorAll(".legend button[data-method]")) {
+    const section = button.closest("section");
+    button.addEventListener("click", () => {
+      const shown = button.getAttribute("aria-pressed") !== "true";
+      button.setAttribute("aria-pressed", String(shown));
+      for (const { place, data } of figures) {
+        const own = section.contains(place) ? data.filter(({ meta }) => meta === button.dataset.method) : [];
+        for (const trace of own) trace.visible = shown;
+      }
+      draw();
+    });
+  }
+
   const toggle = document.getElementById("theme");
   const show = () => {
     toggle.textContent = isDark() ? "Light" : "Dark";

@@ -1,11 +1,12 @@
 """Sections that pages are made of."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from fcal.metrics.report import Floor, Report, Split
 from fcal.plots.captions import MISSING, count, interval, number, share, shortened
 from fcal.reports import figures
+from fcal.reports.drawing import grid
 from fcal.reports.markup import Cell, Column, escaped, table
 from fcal.reports.page import Section
 
@@ -149,12 +150,7 @@ def plots_section(report: Report) -> Section:
         figures.sparsification(report),
     )
     words = "<p>Grey bands: where 95 % of perfectly calibrated models would lie on as much data.</p>"
-    return Section("Pictures", words + _grid(drawings), plots=True)
-
-
-def _grid(drawings: Iterable[figures.Drawing | None]) -> str:
-    parts = "\n".join(drawing.html() for drawing in drawings if drawing is not None)
-    return f'<div class="plots">\n{parts}\n</div><noscript><p>The pictures need JavaScript.</p></noscript>'
+    return Section("Pictures", words + grid(drawings), plots=True)
 
 
 def groups_section(report: Report, *, most: int = _MOST_GROUPS) -> Section:
@@ -176,7 +172,7 @@ def groups_section(report: Report, *, most: int = _MOST_GROUPS) -> Section:
     rows = (_group_row(name, groups[name]) for name in chosen)
     body = f"<p>{words}</p>{table(_GROUP_COLUMNS, rows, caption=caption, sortable=True)}"
     drawn = len(groups) <= _MOST_DRAWN_GROUPS
-    return Section("Groups", body + (_grid([figures.coverage_by_group(report)]) if drawn else ""), plots=drawn)
+    return Section("Groups", body + (grid([figures.coverage_by_group(report)]) if drawn else ""), plots=drawn)
 
 
 def _distance(group: Report) -> float:
@@ -227,7 +223,7 @@ def comparison_section(before: Report, after: Report) -> Section:
     )
     note = f'<ul class="notes"><li>{escaped(_FITTED_ON)}</li></ul>' if after.fitted_on else ""
     body = f'<div class="pair">{words}</div>{note}{_comparison_table(before, after)}'
-    return Section("Before and after", body + _grid(figures.compared(before, after)), plots=True)
+    return Section("Before and after", body + grid(figures.compared(before, after)), plots=True)
 
 
 def _comparison_table(before: Report, after: Report) -> str:

@@ -3,41 +3,30 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from fcal.training.batches import Batch, Batches, as_batch
+from fcal.training import objectives
+from fcal.training.batches import Batches, as_batch
 from fcal.training.configuration import FitConfig
 from fcal.training.objectives import Objective, ObjectiveConfig, objective
 from fcal.training.predicting import Predicted, predict
 from fcal.training.results import Diverged, Fit
+from fcal.training.run_configuration import DataConfig, ModelConfig, RecalibrationConfig, RunConfig
 
 if TYPE_CHECKING:
     from fcal.training.callbacks import BestCalibration, CalibrationLogger
     from fcal.training.fitting import fit
-    from fcal.training.runs import (
-        DataConfig,
-        ModelConfig,
-        RecalibrationConfig,
-        Run,
-        RunConfig,
-        load,
-        train,
-    )
+    from fcal.training.runs import Run, load, train
 
 # Lightning takes seconds to import.
 _HOME_OF = {
     "BestCalibration": "callbacks",
     "CalibrationLogger": "callbacks",
-    "DataConfig": "runs",
-    "ModelConfig": "runs",
-    "RecalibrationConfig": "runs",
     "Run": "runs",
-    "RunConfig": "runs",
     "fit": "fitting",
     "load": "runs",
     "train": "runs",
 }
 
 __all__ = [
-    "Batch",
     "Batches",
     "BestCalibration",
     "CalibrationLogger",
@@ -56,6 +45,7 @@ __all__ = [
     "fit",
     "load",
     "objective",
+    "objectives",
     "predict",
     "train",
 ]

@@ -40,7 +40,11 @@ class Bar(Callback):  # type: ignore[misc]
         reached = "" if value is None else f"{name} {value:.4g}"
         self._progress.update(self._task, completed=record.step, reached=reached)
 
-    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Take it away, whatever happened."""
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Take it away."""
+        self._progress.stop()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Take it away, whatever happened; before training there is none."""
         if hasattr(self, "_progress"):
             self._progress.stop()

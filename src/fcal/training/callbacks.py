@@ -103,6 +103,11 @@ class BestCalibration(ModelCheckpoint):  # type: ignore[misc]
         metric: A name that :class:`CalibrationLogger` logs; that callback must run as well.
         prefix: As there.
         **options: Of Lightning's ``ModelCheckpoint``.
+
+    Example:
+        >>> from fcal.training import BestCalibration
+        >>> BestCalibration("runs/mine", "crps").monitor
+        'validation/crps'
     """
 
     def __init__(

@@ -2,8 +2,6 @@
 
 import logging
 import os
-import signal
-import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,6 +22,7 @@ from fcal.training.objectives import objective as objective_of
 from fcal.training.randomness import random_state_kept
 from fcal.training.record import Record
 from fcal.training.results import Fit
+from fcal.training.weights import check_fits
 
 try:
     from lightning.pytorch import Callback, Trainer
@@ -95,16 +94,15 @@ def fit(
     config = FitConfig() if config is None else config
     _check(model, objective, config, resume, folder)
     path = None if folder is None else writable_folder(folder) / NAME
-    saved = _saved(path, config, resume)
-    record = Record() if saved is None else Record.from_state(saved["fcal"]["record"])
-    if saved is not None and record.is_finished(config.epochs):
-        weights = {name.removeprefix("model."): x for name, x in saved["state_dict"].items() if name[:6] == "model."}
-        model.load_state_dict(weights)
-    else:
+    batches = Batches(train, config.batch_size, seed=config.seed, place=lambda: record.place())
+    saved = _saved(path, config, batches.rows, resume)
+    record = Record(dataset_rows=batches.rows) if saved is None else Record.from_state(saved["fcal"]["record"])
+    if saved is not None:
+        _load(path, saved, model)
+    if not record.is_finished(config.epochs):
+        judged = None if validation is None else Batches(validation, config.batch_size)
         extra = [*callbacks, *_own_callbacks(path, config, progress)]
-        with random_state_kept(), _quiet(), _interrupts_as_before(), _frozen_but(TRAINED[config.trained](model), model):
-            batches = Batches(train, config.batch_size, seed=config.seed, place=record.place)
-            judged = None if validation is None else Batches(validation, config.batch_size)
+        with random_state_kept(), _quiet(), _frozen_but(TRAINED[config.trained](model), model):
             module = Training(model, objective or objective_of(), config, record, config.epochs * len(batches))
             _run(_trainer(config, extra), module, (batches, judged), path if saved is not None else None)
     if record.best_weights is not None:
@@ -124,7 +122,7 @@ def _check(model: Any, objective: Any, config: Any, resume: Any, folder: Any) ->
         raise ValueError("expected `folder` to resume from, got None")
 
 
-def _saved(path: Path | None, config: FitConfig, resume: bool) -> dict[str, Any] | None:
+def _saved(path: Path | None, config: FitConfig, rows: int, resume: bool) -> dict[str, Any] | None:
     """The checkpoint to go on from, if any."""
     if path is None or not path.exists():
         return None
@@ -135,7 +133,17 @@ def _saved(path: Path | None, config: FitConfig, resume: bool) -> dict[str, Any]
     if found is not None:
         key, there, here = found
         raise ValueError(f"expected `folder` of the same config, got {key} = {there} there and {here} here")
+    there = saved["fcal"]["record"]["dataset_rows"]
+    if there != rows:
+        raise ValueError(f"expected `train` with {there} rows as in {path.parent}, got {rows}")
     return saved
+
+
+def _load(path: Path | None, saved: dict[str, Any], model: nn.Module) -> None:
+    """The weights of a checkpoint, whose names begin with where Lightning finds the model."""
+    of_model = {name.removeprefix("model."): x for name, x in saved["state_dict"].items() if name[:6] == "model."}
+    check_fits(path, of_model, model)
+    model.load_state_dict(of_model)
 
 
 def _own_callbacks(path: Path | None, config: FitConfig, progress: bool) -> list[Callback]:
@@ -203,16 +211,3 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logger.setLevel(level)
-
-
-@contextmanager
-def _interrupts_as_before() -> Iterator[None]:
-    """Lightning ignores Ctrl-C for good once it has seen one."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handler = signal.getsignal(signal.SIGINT)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)

@@ -25,8 +25,7 @@ class Logs(Checkpoint):  # type: ignore[misc]
         self._writer: Any = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin from the record; what an interrupted attempt wrote beyond its checkpoint is taken back."""
-        self._table.write(pl_module.record.history)
+        """Open TensorBoard's file; what an interrupted attempt wrote beyond its checkpoint is hidden."""
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:  # a log of its own remains
@@ -42,8 +41,15 @@ class Logs(Checkpoint):  # type: ignore[misc]
                 self._writer.add_scalar(name, line[name], global_step=line["epoch"])
             self._writer.flush()
 
-    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Close the file, whatever happened."""
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Close TensorBoard's file."""
+        self._close()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Close TensorBoard's file, whatever happened."""
+        self._close()
+
+    def _close(self) -> None:
         if self._writer is not None:
             self._writer.close()
 
@@ -68,7 +74,7 @@ class HistoryFile:
             writer.writerows(history)
 
     def append(self, history: Sequence[dict[str, float]]) -> None:
-        """The last line of a history, below the others; all of it where it has a column that they do not have."""
+        """The last line of a history, below those of this attempt; all of it at first, or where a column is new."""
         if not set(history[-1]) <= set(self._names):
             self.write(history)
             return

@@ -19,7 +19,14 @@ Terms: TypeAlias = Mapping[str, Tensor]
 
 
 class Objective(Protocol):
-    """Anything that maps a model and a batch to named terms, scalars whose sum is minimised."""
+    """Anything that maps a model and a batch to named terms, scalars whose sum is minimised.
+
+    Example:
+        >>> def squared_error(model, batch):
+        ...     return {"error": (model(batch["input"]) - batch["target"]).square().mean()}
+        >>> squared_error(torch.nn.Identity(), {"input": torch.zeros(2), "target": torch.ones(2)})
+        {'error': tensor(1.)}
+    """
 
     def __call__(self, model: nn.Module, batch: Batch, /) -> Terms:
         """The terms of a batch."""

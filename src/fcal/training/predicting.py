@@ -14,7 +14,11 @@ from fcal.training.validation import prediction
 
 
 class Predicted(NamedTuple):
-    """A prediction of all rows of a dataset, in their order, and their targets."""
+    """A prediction of all rows of a dataset, in their order, and their targets.
+
+    Example:
+        See :func:`predict`, and :class:`fcal.metrics.Report` for what to do with it.
+    """
 
     pred: Distribution | Tensor
     target: Tensor

@@ -15,6 +15,7 @@ class Record:
     """Where training is, and what it has seen.
 
     Attributes:
+        dataset_rows: Rows of the training set.
         epoch: Epochs that are done.
         position: Batches of this epoch that are done.
         step: Optimizer steps that are done.
@@ -30,6 +31,7 @@ class Record:
         generators: States of the generators that model and objective hold.
     """
 
+    dataset_rows: int
     epoch: int = 0
     position: int = 0
     step: int = 0

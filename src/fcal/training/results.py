@@ -17,6 +17,12 @@ class Fit:
         stopped_early: Whether patience ran out.
         seconds: Time, that of earlier attempts included.
         step_count: Number of optimizer steps.
+
+    Example:
+        >>> from fcal.training import Fit
+        >>> lines = [{"epoch": 0, "validation/nll": 0.7}, {"epoch": 1, "validation/nll": 0.9}]
+        >>> Fit(history=lines, best_epoch=0, epochs_run=2, stopped_early=False, seconds=1.0, step_count=8).best()
+        {'epoch': 0, 'validation/nll': 0.7}
     """
 
     history: list[dict[str, float]]
@@ -38,6 +44,13 @@ class Diverged(RuntimeError):  # noqa: N818 - it is a result, too: tables show i
         step: Number of optimizer steps that were done.
         term: Which term of the objective is not finite, or ``"prediction"`` where there was none to compute.
         value: What it is.
+
+    Example:
+        >>> from fcal.training import Diverged
+        >>> raise Diverged(step=12, term="mmd", value=float("nan"))
+        Traceback (most recent call last):
+        ...
+        fcal.training.results.Diverged: training diverged: mmd = nan after 12 steps
     """
 
     def __init__(self, step: int, term: str, value: float) -> None:

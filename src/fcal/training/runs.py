@@ -5,7 +5,7 @@ import json
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +13,14 @@ from torch import nn
 from torch.distributions import Distribution
 
 from fcal import data, models, recalibration
-from fcal._checks import check_integer
 from fcal._config import as_plain, difference, read_config, to_toml, unknown_key
 from fcal._files import atomic_path, provenance, writable_folder, write_json
 from fcal.metrics import evaluate
-from fcal.training.configuration import FitConfig
 from fcal.training.fitting import fit
-from fcal.training.objectives import ObjectiveConfig, objective
+from fcal.training.objectives import objective
 from fcal.training.predicting import Predicted, predict
 from fcal.training.randomness import derived_seed, random_state_kept, seed_everything
+from fcal.training.run_configuration import ModelConfig, RecalibrationConfig, RunConfig
 from fcal.training.sums import SUMS, check_sums, write_sums
 from fcal.training.validation import Validation
 from fcal.training.weights import read_weights, write_weights
@@ -36,62 +35,6 @@ CONFIG, WEIGHTS, REPORT, RECALIBRATOR, TRAINING = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataConfig:
-    """Which data: a name from :func:`fcal.data.names` and the options of its factory."""
-
-    name: str
-    options: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelConfig:
-    """Which network: a name from :func:`fcal.models.names` and the options of its factory.
-
-    Attributes:
-        start_from: Folder of a finished run whose weights to start from; random ones where empty.
-    """
-
-    name: str
-    options: dict[str, Any] = field(default_factory=dict)
-    start_from: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RecalibrationConfig:
-    """Which repair after training: a name from :func:`fcal.recalibration.names`, or none where empty."""
-
-    method: str = ""
-
-    def __post_init__(self) -> None:
-        if self.method:
-            recalibration.by_name(self.method)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunConfig:
-    """Everything that determines a run.
-
-    Attributes:
-        data: What to learn from.
-        model: The network.
-        objective: What to minimise.
-        fit: How; its own seed varies the order of rows and dropout while the first weights stay.
-        recalibration: The repair, fitted on the validation set.
-        seed: Of all that is random in a run.
-    """
-
-    data: DataConfig
-    model: ModelConfig
-    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
-    fit: FitConfig = field(default_factory=FitConfig)
-    recalibration: RecalibrationConfig = field(default_factory=RecalibrationConfig)
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_integer("seed", self.seed, at_least=0, at_most=2**63 - 1)
-
-
-@dataclass(frozen=True, kw_only=True)
 class Run:
     """A finished run.
 
@@ -102,6 +45,9 @@ class Run:
         report: What ``report.json`` holds: ``config``, ``seed``, ``fit`` (history and more), ``test`` (the evaluation
             on the test set, after the repair if there is one), ``before`` (without the repair, else None) and
             ``provenance``.
+
+    Example:
+        See :func:`train`.
     """
 
     folder: Path
@@ -131,6 +77,19 @@ def train(
     Raises:
         Diverged: Training left the finite numbers.
         ValueError: A folder with a run in it but no ``resume``, or with one of another config, or a damaged one.
+
+    Example:
+        >>> import tempfile
+        >>> from fcal.training import DataConfig, FitConfig, ModelConfig, RunConfig, load, train
+        >>> tiny = {"size": 16}
+        >>> config = RunConfig(
+        ...     data=DataConfig(name="bokeh", options={"images": 20, "extra": 0, "radius": 0.2, **tiny}),
+        ...     model=ModelConfig(name="convnet", options=tiny),
+        ...     fit=FitConfig(epochs=1),
+        ... )
+        >>> run = train(config, tempfile.mkdtemp())
+        >>> load(run.folder).report["test"]["n"]
+        8
     """
     place = Path(folder)
     _check_folder(config, place, resume)
@@ -163,6 +122,9 @@ def load(folder: str | os.PathLike[str]) -> Run:
 
     Raises:
         ValueError: It is not finished, or damaged; or its data or network is not known here.
+
+    Example:
+        See :func:`train`.
     """
     place = Path(folder)
     check_sums(place)

@@ -1,11 +1,12 @@
 """Weights of a network as safetensors."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
-from torch import nn
+from torch import Tensor, nn
 
 from fcal._files import atomic_path
 
@@ -34,11 +35,19 @@ def read_weights(path: Path, model: nn.Module) -> None:
         raise ValueError(f"expected {path} with weights, got: {error.strerror}") from None
     except SafetensorError as error:
         raise ValueError(f"expected {path} in the safetensors format, got {error}") from None
+    check_fits(path, state, model)
+    model.load_state_dict(state)
+
+
+def check_fits(source: object, state: Mapping[str, Tensor], model: nn.Module) -> None:
+    """Refuse the state of another network in one line.
+
+    Raises:
+        ValueError: A tensor is missing, is not known, or has another shape.
+    """
     own = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     for name in {**own, **state}:
         there = tuple(state[name].shape) if name in state else None
         if own.get(name) != there:
-            raise ValueError(
-                f"expected {path} with weights of this network, got {name} of {there}, not {own.get(name)}"
-            )
-    model.load_state_dict(state)
+            shown = f"got {name} of shape {there}, not {own.get(name)}"
+            raise ValueError(f"expected {source} with weights of this network, {shown}")

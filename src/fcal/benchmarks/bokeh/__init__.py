@@ -1,7 +1,8 @@
 """The paper's first experiment: find the red disc, and say how sure that is."""
 
-from fcal.benchmarks.bokeh.benchmark import Benchmark, benchmark, committed_cells, rows_of
 from fcal.benchmarks.bokeh.methods import METHODS
+from fcal.benchmarks.bokeh.page import write_page
+from fcal.benchmarks.bokeh.running import Benchmark, benchmark, committed_cells, rows_of
 from fcal.benchmarks.bokeh.settings import PRESETS, Settings, described, preset
 
 __all__ = [
@@ -14,4 +15,5 @@ __all__ = [
     "described",
     "preset",
     "rows_of",
+    "write_page",
 ]

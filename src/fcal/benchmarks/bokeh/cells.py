@@ -11,7 +11,7 @@ from torch.distributions import Distribution, Normal
 from fcal import recalibration
 from fcal.benchmarks.bokeh import choosing, fits
 from fcal.benchmarks.bokeh.methods import ALL_IMAGES, METHODS, Oracle, PostHoc, Trained
-from fcal.benchmarks.bokeh.rows import columns_together, gallery, milliseconds, scored
+from fcal.benchmarks.bokeh.rows import columns_together, gallery, milliseconds, other_grids, scored
 from fcal.benchmarks.bokeh.settings import Settings
 from fcal.data import Bokeh, BokehConfig, BokehSplits, label_noise
 from fcal.sweeps import Cell, Store
@@ -95,14 +95,9 @@ def _trained(settings: Settings, data: BokehConfig, method: Trained, store: Stor
     outcome = {"candidates": candidates, "search_s": round(sum(r.get("seconds", 0.0) for r in results), 3)}
     if place is None:
         return {"status": "failed", "reason": candidates[0]["reason"], **outcome}
-    scores = [
-        _network_scores(settings, data, cell, store) if c["status"] != "diverged" else None
-        for cell, c in zip(cells, candidates, strict=True)
-    ]
-    for candidate, score in zip(candidates, scores, strict=True):
-        candidate["test"] = None if score is None else score["columns"]
-    best = scores[place]
-    assert best is not None
+    for candidate, cell in zip(candidates, cells, strict=True):
+        candidate["test"] = None if candidate["status"] == "diverged" else _test_columns(settings, cell, store)
+    best = _network_scores(settings, data, cells[place], store)
     best["columns"]["train_s"] = round(base["seconds"] + results[place]["seconds"], 3)
     judged = {name: value for name, value in candidates[place].items() if name in ("status", "reason")}
     return {
@@ -165,6 +160,13 @@ def _post_hoc(settings: Settings, data: BokehConfig, method: PostHoc, store: Sto
     return {"status": "done", **scores, "recalibrator": repr(recalibrator)}
 
 
+def _test_columns(settings: Settings, cell: Cell, store: Store) -> dict[str, Any]:
+    """The numbers of a candidate beside those of the chosen one: shown, never used."""
+    test = _test(BokehConfig(**cell.config["data"]))
+    found: dict[str, Any] = scored(_test_prediction(cell, store), test, bins=settings.bins, df=settings.df)["columns"]
+    return found
+
+
 def _network_scores(settings: Settings, data: BokehConfig, cell: Cell, store: Store) -> dict[str, Any]:
     """Test numbers of a finished training."""
     scores = _scored(settings, _test(data), _test_prediction(cell, store))
@@ -174,7 +176,9 @@ def _network_scores(settings: Settings, data: BokehConfig, cell: Cell, store: St
 
 
 def _scored(settings: Settings, test: Mapping[str, Tensor], pred: Distribution | Tensor) -> dict[str, Any]:
-    return {**scored(pred, test, bins=settings.bins, df=settings.df), "gallery": gallery(pred)}
+    numbers = scored(pred, test, bins=settings.bins, df=settings.df)
+    beside = {"grids": other_grids(pred, test)} if isinstance(pred, Distribution) else {}
+    return {**numbers, **beside, "gallery": gallery(pred)}
 
 
 def _moments(pred: Distribution | Tensor) -> object:

@@ -57,7 +57,6 @@ def scored(pred: Distribution | Tensor, test: Mapping[str, Tensor], *, bins: int
         "scale": _rounded({"value": report.scale.value, "low": report.scale.low, "high": report.scale.high}),
         "coverage": _rounded(dict(report.coverage)),
         "curves": _curves(report),
-        "grids": _grids(pred, test["target"].to(mean.dtype)),
     }
 
 
@@ -94,9 +93,9 @@ def _floors(report: Report) -> dict[str, Any]:
     }
 
 
-def _grids(pred: Distribution, target: Tensor) -> list[dict[str, Any]]:
+def other_grids(pred: Distribution, test: Mapping[str, Tensor]) -> list[dict[str, Any]]:
     """ECE and MCE for other numbers of bins and of residuals in a sum; residuals are computed once."""
-    z = fcal.standardize(pred, target)
+    z = fcal.standardize(pred, test["target"].to(pred.mean.dtype))
     law = Normal(torch.zeros_like(z), torch.ones_like(z))
     rows = []
     for bins, df in GRIDS:

@@ -86,10 +86,10 @@ PRESETS: Registry[Settings] = Registry("preset")
 PRESETS.add(
     "tiny",
     Settings(
-        images=200, extra=400, size=16, width=4, hidden=16, base_epochs=2, tune_epochs=1, candidates=1, base_batch=32
+        images=200, extra=400, size=16, width=8, hidden=32, base_epochs=8, tune_epochs=2, candidates=1, base_batch=32
     ),
 )
-PRESETS.add("quick", Settings(images=2000, extra=5000, base_epochs=20))
+PRESETS.add("quick", Settings(images=2000, extra=5000, base_epochs=20, tune_epochs=8, tune_batch=128))
 PRESETS.add("paper", Settings(regimes=("paper-like", "noise-dominated"), seeds=5))
 
 

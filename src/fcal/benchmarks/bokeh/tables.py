@@ -33,6 +33,7 @@ def table(settings: Settings, noise: str, regime: str, results: Results) -> dict
         "columns": list(COLUMNS),
         "rows": {name: _row(found) for name, found in results.items()},
         "floors": _floors(results),
+        "paired": _paired(results),
         "paper": paper_numbers(noise),
         "paper_grid": paper_grid(),
     }
@@ -100,3 +101,22 @@ def _floors(results: Results) -> dict[str, Any]:
     """What a calibrated model scores on as many test images; that of ENCE depends on the sigmas: the oracle's."""
     laws = [found for row in ("oracle", *results) for found in results.get(row, ()) if "floors" in found]
     return dict(laws[0]["floors"]) if laws else {}
+
+
+def _paired(results: Results) -> dict[str, Any]:
+    """ECE(q) of f-Cal against that of the likelihood, seed by seed; the claim is made where the latter is off."""
+    pairs = (("fcal_kl", "nll"), ("fcal_wass", "nll"), ("fcal_kl_all", "nll_all"), ("fcal_wass_all", "nll_all"))
+    return {f"{one} - {two}": _pair(results[one], results[two]) for one, two in pairs if {one, two} <= set(results)}
+
+
+def _pair(one: Sequence[Mapping[str, Any]], two: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Excess of ECE(q) over what calibrated models score on average: the floors are the same, so they cancel."""
+    both = [(a, b) for a, b in zip(one, two, strict=True) if "floors" in a and "floors" in b]
+    off = [(a, b) for a, b in both if b["columns"]["ece_q"] > b["floors"]["ece_q"]["q95"]]
+    return {
+        "seeds": len(both),
+        "outside_band": len(off),
+        "below": sum(a["columns"]["ece_q"] < b["columns"]["ece_q"] for a, b in off),
+        "ece_q": [a["columns"]["ece_q"] - b["columns"]["ece_q"] for a, b in both],
+        "l1_gt": [a["columns"]["l1_gt"] / b["columns"]["l1_gt"] for a, b in both],
+    }

@@ -1,5 +1,6 @@
 """Ablations of the Bokeh benchmark: one thing varied, one seed, from stored weights."""
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from fcal.benchmarks.bokeh.ablations.designs import ABLATIONS, Ablation
@@ -26,9 +27,8 @@ def __getattr__(name: str) -> Any:
     # Processes that compute points need no matplotlib.
     if name != "draw":
         raise AttributeError(f"module 'fcal.benchmarks.bokeh.ablations' has no attribute {name!r}")
-    from fcal.benchmarks.bokeh.ablations.drawing import draw
-
-    return draw
+    importlib.import_module("fcal.plots.canvas")  # the one that says what to install where matplotlib is missing
+    return importlib.import_module("fcal.benchmarks.bokeh.ablations.drawing").draw
 
 
 def __dir__() -> list[str]:

@@ -12,7 +12,7 @@ from fcal.sweeps import Cell, Outcome, Store, run
 SEED = 0
 _USUAL_NOISE, _USUAL_REGIME = "heteroscedastic", "paper-like"
 _DROPS = ("l1_gt", "l1")
-_SHOWN = ("l1_gt", "l1", "ece_z", "ece_q", "nll", "crps")
+_SHOWN = ("l1_gt", "l1", "ece_z", "ece_q", "nll", "crps", "epoch")
 
 
 def ablation_points(
@@ -150,7 +150,7 @@ def _entry(point: Point, outcome: Outcome) -> dict[str, Any]:
 
 
 def _columns(design: Ablation) -> list[str]:
-    return [*POINT_COLUMNS, *(f"drop_{name}" for name in _DROPS if design.baseline)]
+    return [*POINT_COLUMNS, "epoch", *(f"drop_{name}" for name in _DROPS if design.baseline)]
 
 
 def _add_drops(design: Ablation, series: Mapping[str, list[dict[str, Any]]]) -> None:

@@ -1,10 +1,11 @@
 """Accuracy and likelihood weighed against each other: the likelihood's own trade-off, as an objective by name."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
 
-from fcal.training import Batch, Objective, ObjectiveConfig, objective
+from fcal.training import Objective, ObjectiveConfig, objective
 from fcal.training.objectives import Terms, register
 
 NAME = "smooth-l1-nll"
@@ -22,7 +23,7 @@ class WeightedLikelihood(nn.Module):
         self.weights = {"smooth-l1": 1 - lam, "nll": lam}
         self._parts: dict[str, Objective] = {name: objective(ObjectiveConfig(name=name)) for name in self.weights}
 
-    def forward(self, model: nn.Module, batch: Batch) -> Terms:
+    def forward(self, model: nn.Module, batch: Mapping[str, Any]) -> Terms:
         """Both terms of a batch; the network is asked once."""
         said = _Said(model(batch["input"]))
         return {name: weight * self._parts[name](said, batch)[name] for name, weight in self.weights.items()}

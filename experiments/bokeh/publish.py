@@ -1,0 +1,139 @@
+"""Copy finished cells of the Bokeh benchmark into the docs, and write its page of results from them."""
+
+import argparse
+import os
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+
+from fcal._config import to_toml
+from fcal._files import atomic_path, write_json
+from fcal.benchmarks import bokeh
+from fcal.benchmarks.bokeh import ablations, markdown
+from fcal.benchmarks.bokeh.page import with_pictures
+from fcal.plots.galleries import disc_gallery
+from fcal.plots.sheets import calibration_sheet
+from fcal.sweeps import Store
+
+REGIME_WORDS = {
+    "paper-like": "The network's own error dominates, as in the paper.",
+    "noise-dominated": "The noise of the labels dominates.",
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--run", type=Path, default=Path("runs/bokeh"))
+    parser.add_argument("--out", type=Path, default=Path("docs/results"))
+    parser.add_argument("--preset", default="paper")
+    parser.add_argument("--seeds", type=int)
+    arguments = parser.parse_args()
+    mpl.use("agg")
+    settings = bokeh.preset(arguments.preset, seeds=arguments.seeds)
+    folder = arguments.out / "bokeh"
+    store = Store(arguments.run / "cells", committed=[folder / "cells"])
+    for kind in ("bokeh-row", "bokeh-point"):
+        store.publish(folder / "cells", kind)
+    done = bokeh.benchmark(settings, store=store, workers=1)
+    write_json(folder / "results.json", {**done.document, "settings": bokeh.described(settings)})
+    drawn = _pictures(folder, settings, done)
+    text = _page(settings, done, store, drawn) + _ablations(folder, settings, store)
+    with atomic_path(arguments.out / "bokeh.md") as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    print(f"{arguments.out / 'bokeh.md'}: {len(done.document['tables'])} tables, {settings.seeds} seeds")
+
+
+def _pictures(folder: Path, settings: bokeh.Settings, done: bokeh.Benchmark) -> dict[str, list[str]]:
+    """Pictures of every regime; their names by regime."""
+    drawn: dict[str, list[str]] = {}
+    tables = [with_pictures(settings, done, table) for table in done.document["tables"]]
+    for regime in settings.regimes:
+        mine = {table["noise"]: table for table in tables if table["regime"] == regime}
+        names = [f"calibration-{regime}.png"]
+        _save(folder / names[0], calibration_sheet(mine))
+        for noise, table in mine.items():
+            names.append(f"gallery-{regime}-{noise}.png")
+            _save(folder / names[-1], disc_gallery(table["gallery"]))
+        drawn[regime] = names
+    return drawn
+
+
+def _save(path: Path, figure: Any) -> None:
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, dpi=110, metadata={"Software": None})
+
+
+def _page(settings: bokeh.Settings, done: bokeh.Benchmark, store: Store, drawn: Mapping[str, list[str]]) -> str:
+    parts = [
+        "# Bokeh: results\n",
+        "Written by `experiments/bokeh/publish.py` from the cells in [bokeh/cells](bokeh/cells); all numbers, "
+        "unrounded, in [bokeh/results.json](bokeh/results.json). [What Bokeh is](../bokeh.md), "
+        "[what became of the paper's claims](../claims.md).\n",
+        _facts(settings, store),
+    ]
+    for regime in settings.regimes:
+        parts.append(f"## {regime[0].upper()}{regime[1:]} regime\n\n{REGIME_WORDS[regime]}\n")
+        parts += [_table_part(table) for table in done.document["tables"] if table["regime"] == regime]
+        parts += [f"![{name.removesuffix('.png').replace('-', ' ')}](bokeh/{name})\n" for name in drawn[regime]]
+    return "\n".join(parts)
+
+
+def _table_part(table: Mapping[str, Any]) -> str:
+    images = table["images"]
+    words = (
+        f"{images['train']:,} images to train on, {images['validation']:,} to choose by (rows `..._all` train on "
+        f"both), {images['test']:,} to test on: n = {table['n_test']:,}; S = {table['bins']}, K = {table['df']}; "
+        f"mean ± sd over {table['seeds']} seeds."
+    )
+    parts = [f"### {table['noise'].capitalize()} noise\n", words + "\n", markdown.results_markdown(table)]
+    parts += [f"{sentence}.\n" for sentence in markdown.failures(table)]
+    parts += ["f-Cal against the likelihood, seed by seed (`..._all`: both trained on all images):\n"]
+    parts += [markdown.paired_markdown(table)]
+    beside = markdown.paper_markdown(table)
+    if beside:
+        grid = table["paper_grid"]
+        parts += [f"Beside the paper's appendix (its S is not stated, probably {grid['bins']}; its K {grid['df']}):\n"]
+        parts += [beside]
+    parts += ["The same with other numbers of bins and of residuals in a sum, x100:\n", markdown.grids_markdown(table)]
+    return "\n".join(parts)
+
+
+def _facts(settings: bokeh.Settings, store: Store) -> str:
+    """Config, commits, machine and time of the cells in these tables."""
+    records = [record for record in store.records() if record.kind in ("bokeh-row", "bokeh-point")]
+    seconds = sum(record.seconds or 0.0 for record in records)
+    found = {
+        name: ", ".join(sorted(Counter(str(record.provenance[name]) for record in records)))
+        for name in ("commit", "cpu", "cores", "torch", "python")
+    }
+    lines = [f"- {name}: {value}" for name, value in found.items()]
+    lines.append(f"- {len(records)} cells, {seconds / 3600:.1f} hours of one core (what one process of two took)")
+    rule = (
+        "Epochs and hyper-parameters are chosen by the negative log-likelihood of the validation images, three "
+        "candidates for every method (the deterministic network by its accuracy). `train_s` is the training of the "
+        "chosen candidate with what it starts from; `predict_ms` is one image on one thread.\n"
+    )
+    return "\n".join([rule, *lines, "", "```toml", to_toml(settings).strip(), "```", ""])
+
+
+def _ablations(folder: Path, settings: bokeh.Settings, store: Store) -> str:
+    """Every ablation that is finished."""
+    parts = []
+    for name in ablations.ABLATIONS.names():
+        cells = ablations.ablation_cells(name, settings)
+        if any(store.get(cell.kind, cell.config) is None for cell in cells):
+            continue
+        document = ablations.ablation(name, settings, store=store, workers=1, progress=False)
+        write_json(folder / f"ablation-{name}.json", document)
+        _save(folder / f"ablation-{name}.png", ablations.draw(document))
+        picture = f"![ablation {name}](bokeh/ablation-{name}.png)\n"
+        parts.append(f"\n## Ablation: {name}\n\n{picture}\n{ablations.markdown(document)}")
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    main()

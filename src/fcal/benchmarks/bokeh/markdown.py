@@ -1,0 +1,119 @@
+"""Tables of the benchmark as Markdown, for the docs: written from the JSON, never typed."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Table = Mapping[str, Any]
+
+_SHOWN = {
+    "l1_gt": ("L1(GT) x1000", 1000.0),
+    "l1": ("L1 x1000", 1000.0),
+    "ece_z": ("ECE(z) x100", 100.0),
+    "mce_z": ("MCE(z) x100", 100.0),
+    "ece_q": ("ECE(q) x100", 100.0),
+    "mce_q": ("MCE(q) x100", 100.0),
+    "nll": ("NLL", 1.0),
+    "crps": ("CRPS x1000", 1000.0),
+    "ence": ("ENCE", 1.0),
+    "sigma_corr": ("corr. sigma", 1.0),
+    "train_s": ("train, s", 1.0),
+    "predict_ms": ("predict, ms", 1.0),
+}
+_OF_PAPER = ("l1_gt", "l1", "ece_z", "ece_q", "nll")
+_MISSING = "-"
+
+
+def results_markdown(table: Table) -> str:
+    """Every row of a table: mean ± sd over seeds, and what calibrated models score."""
+    lines = _header(["", *(_SHOWN[column][0] for column in table["columns"])])
+    for name, row in table["rows"].items():
+        mark = " (failed)" if row.get("status") == "failed" else ""
+        lines.append(_line([name + mark, *(_spread(row[column], column) for column in table["columns"])]))
+    for what, label in (("expected", "*calibrated model*"), ("q95", "*95 % of them below*")):
+        lines.append(
+            _line([label, *(_floor(table["floors"].get(column), what, column) for column in table["columns"])])
+        )
+    return "\n".join(lines) + "\n"
+
+
+def paper_markdown(table: Table) -> str:
+    """The paper's numbers beside ours; empty where it has none."""
+    rows = {name: row for name, row in table["paper"].items() if name in table["rows"]}
+    if not rows:
+        return ""
+    lines = _header(["", *(f"{_SHOWN[column][0]}, {who}" for column in _OF_PAPER for who in ("ours", "paper"))])
+    for name, paper in rows.items():
+        both = (table["rows"][name], paper)
+        lines.append(_line([name, *(_spread(of.get(column), column) for column in _OF_PAPER for of in both)]))
+    return "\n".join(lines) + "\n"
+
+
+def grids_markdown(table: Table) -> str:
+    """ECE(z) and ECE(q) for other numbers of bins and of residuals in a sum, x100."""
+    rows = {name: row["grids"] for name, row in table["rows"].items() if "grids" in row}
+    if not rows:
+        return ""
+    grids = next(iter(rows.values()))
+    titles = [f"{kind}, S = {grid['bins']}, K = {grid['df']}" for kind, _, grid in _kinds(grids)]
+    lines = _header(["", *titles])
+    lines += [_line([name, *(_spread(grid[key], key) for _, key, grid in _kinds(row))]) for name, row in rows.items()]
+    floors = [_floor(grid["floors"][key], "expected", key) for _, key, grid in _kinds(grids)]
+    return "\n".join([*lines, _line(["*calibrated model*", *floors])]) + "\n"
+
+
+def paired_markdown(table: Table) -> str:
+    """f-Cal against the likelihood, seed by seed."""
+    lines = _header(
+        ["", "seeds", "NLL outside its band", "f-Cal below NLL there", "difference of ECE(q) x100", "L1(GT), ratio"]
+    )
+    for name, pair in table["paired"].items():
+        lines.append(
+            _line(
+                [
+                    name,
+                    str(pair["seeds"]),
+                    str(pair["outside_band"]),
+                    str(pair["below"]),
+                    _several(pair["ece_q"], 100.0),
+                    _several(pair["l1_gt"], 1.0),
+                ]
+            )
+        )
+    return "\n".join(lines) + "\n"
+
+
+def failures(table: Table) -> list[str]:
+    """A sentence for every method that failed to train."""
+    return [f"{name} failed: {row['reason']}" for name, row in table["rows"].items() if row.get("status") == "failed"]
+
+
+def _kinds(grids: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, Mapping[str, Any]]]:
+    """ECE(z) does not depend on K, so it is shown once for every number of bins."""
+    first = grids[0]["df"]
+    of_z = [("ECE(z)", "ece_z", grid) for grid in grids if grid["df"] == first]
+    return of_z + [("ECE(q)", "ece_q", grid) for grid in grids]
+
+
+def _header(titles: Sequence[str]) -> list[str]:
+    return [_line(titles), _line(["---", *["---:"] * (len(titles) - 1)])]
+
+
+def _line(words: Sequence[str]) -> str:
+    return f"| {' | '.join(words)} |"
+
+
+def _several(values: Sequence[float], factor: float) -> str:
+    return ", ".join(f"{value * factor:.3g}" for value in values) or _MISSING
+
+
+def _spread(value: Mapping[str, float | None] | None, column: str) -> str:
+    mean, sd = (value or {}).get("mean"), (value or {}).get("sd")
+    if mean is None:
+        return _MISSING
+    factor = _SHOWN[column][1]
+    text = f"{mean * factor:.3g}"
+    return text if sd is None else f"{text} ± {sd * factor:.2g}"
+
+
+def _floor(floor: Mapping[str, float] | None, what: str, column: str) -> str:
+    return "" if floor is None else f"{floor[what] * _SHOWN[column][1]:.3g}"

@@ -1,0 +1,114 @@
+"""Tables of benchmarks, for people."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+_SHOWN = {
+    "l1_gt": ("L1(GT)\nx1000", 1000.0),
+    "l1": ("L1\nx1000", 1000.0),
+    "ece_z": ("ECE(z)\nx100", 100.0),
+    "ece_q": ("ECE(q)\nx100", 100.0),
+    "nll": ("NLL", 1.0),
+    "crps": ("CRPS\nx1000", 1000.0),
+    "ence": ("ENCE", 1.0),
+    "sigma_corr": ("corr\nsigma", 1.0),
+    "train_s": ("train\ns", 1.0),
+    "predict_ms": ("predict\nms", 1.0),
+}
+_OF_PAPER = ("l1_gt", "ece_z", "ece_q", "nll")
+_MISSING = "-"
+_ROOM_FOR_SPREAD = 140  # columns of a terminal
+_WIDEST = 400
+
+
+def print_tables(tables: Sequence[Mapping[str, Any]], *, page: str) -> None:
+    """Every table, what its columns mean, and where the page is."""
+    console = Console(soft_wrap=True)
+    for entry in tables:
+        _show(console, _table(entry, spread=entry["seeds"] > 1 and console.width >= _ROOM_FOR_SPREAD))
+        for name, row in entry["rows"].items():
+            if row.get("status") == "failed":
+                console.print(Text(f"{name} failed: {row['reason']}", style="yellow"))
+        if entry["paper"]:
+            _show(console, _beside_paper(entry))
+    console.print(
+        Text("L1(GT): to the centre without noise. ..._all: trained on the images that others hold out, too.", "dim")
+    )
+    console.print(Text(f"page: {page}"))
+
+
+def _show(console: Console, table: Table) -> None:
+    """Print a table whole: a narrow terminal may fold its lines, but never drops digits."""
+    needed = console.measure(table, options=console.options.update(width=_WIDEST)).maximum
+    Console(width=max(needed, 1)).print(table)
+
+
+def _new_table(*headings: str, title: str | None = None, caption: str) -> Table:
+    table = Table(
+        *headings,
+        title=title,
+        caption=caption,
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        title_justify="left",
+        caption_justify="left",
+    )
+    for column in table.columns:
+        column.no_wrap = True
+    for column in table.columns[1:]:
+        column.justify = "right"
+    return table
+
+
+def _table(entry: Mapping[str, Any], *, spread: bool) -> Table:
+    images = entry["images"]
+    title = (
+        f"{entry['noise']} noise, {entry['regime']} regime: {images['train']:,} images to train on, "
+        f"{images['validation']:,} to choose by, {images['test']:,} to test; seeds: {entry['seeds']}"
+    )
+    caption = f"S = {entry['bins']}, K = {entry['df']}, n = {entry['n_test']:,}"
+    table = _new_table("", *(_heading(name) for name in _SHOWN), title=title, caption=caption)
+    for name, row in entry["rows"].items():
+        style = "yellow" if row.get("status") == "failed" else ""
+        table.add_row(name, *(_value(row[column], column, spread) for column in _SHOWN), style=style)
+    table.add_section()
+    for what, label in (("expected", "calibrated model"), ("q95", "95 % below")):
+        table.add_row(label, *(_floor(entry["floors"].get(column), column, what) for column in _SHOWN), style="dim")
+    return table
+
+
+def _beside_paper(entry: Mapping[str, Any]) -> Table:
+    grid = entry["paper_grid"]
+    table = _new_table(
+        "",
+        *(f"{_heading(name)}\n{who}" for name in _OF_PAPER for who in ("ours", "paper")),
+        caption=f"the paper's S is not stated, probably {grid['bins']}, its K {grid['df']}",
+    )
+    for name, paper in entry["paper"].items():
+        if name in entry["rows"]:
+            row = entry["rows"][name]
+            table.add_row(
+                name, *(_value(of.get(column, {}), column, False) for column in _OF_PAPER for of in (row, paper))
+            )
+    return table
+
+
+def _heading(column: str) -> str:
+    return _SHOWN[column][0]
+
+
+def _value(spread_of: Mapping[str, float | None], column: str, spread: bool) -> str:
+    mean, sd = spread_of.get("mean"), spread_of.get("sd")
+    if mean is None:
+        return _MISSING
+    text = f"{mean * _SHOWN[column][1]:.3g}"
+    return f"{text} ± {sd * _SHOWN[column][1]:.2g}" if spread and sd is not None else text
+
+
+def _floor(floor: Mapping[str, float] | None, column: str, what: str) -> str:
+    return "" if floor is None else f"{floor[what] * _SHOWN[column][1]:.3g}"

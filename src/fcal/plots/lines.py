@@ -1,0 +1,203 @@
+"""Numbers by what was varied: a line for every series, a mark for every point; or a dot for every name."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
+
+from fcal.plots.canvas import BAND, DATA, FAINT, LAW, OVER, SECOND, THIRD, UNDER, axes_for, caption, quiet
+from fcal.plots.captions import number, shortened
+
+Pairs = Sequence[tuple[float | None, float | None]]
+
+_COLOURS = (DATA, OVER, SECOND, THIRD, "#B07D00", UNDER, "#7A5200", LAW)
+_MARKS = "osD^vPX*"
+_LONGEST_NAME = 44
+_APART = 0.055  # of the axis; ticks nearer than that to the one before have no room for their numbers
+_MOST_TICKS = 12
+_FACTOR = 3
+_SMALL = 7.5
+
+
+def lines(
+    series: Mapping[str, Pairs],
+    *,
+    x: str,
+    y: str,
+    title: str = "",
+    notes: Sequence[str] = (),
+    log_x: bool = False,
+    log_y: bool = False,
+    marks: Mapping[str, Sequence[str]] | None = None,
+    floor: tuple[float, float] | None = None,
+    zero: bool = False,
+    legend: bool = True,
+    ax: Axes | None = None,
+) -> Axes:
+    """Lines through measured points, one for every series.
+
+    Args:
+        series: By name, pairs of x and y in the order in which they are joined. A series whose only x is None does not
+            depend on x and is drawn across the panel; a point whose y is None is left out, and so is the line there.
+        x: What is to the right.
+        y: What is upwards.
+        title: Above the panel.
+        notes: Small lines under the title.
+        log_x: Whether x grows by factors; over less than a factor of 3 a plain axis shows the same with better numbers.
+        log_y: Whether y does.
+        marks: By name, a word for every point of a series; the first and the last are written.
+        floor: Mean and 95 % quantile of y for perfect predictions, drawn as a grey band.
+        zero: Whether y = 0 is drawn.
+        legend: Whether the panel has a legend of its own.
+        ax: Axes to draw on; new ones where absent.
+
+    Returns:
+        The axes, with one line for every series in their order, and their names as labels.
+
+    Raises:
+        ValueError: There is no series, or a number that a logarithmic axis cannot show.
+
+    Example:
+        >>> ax = lines({"a": [(1, 2.0), (10, 3.0)], "b": [(None, 2.5)]}, x="K", y="ECE", log_x=True)
+        >>> [line.get_label() for line in ax.lines]
+        ['a', 'b']
+    """
+    _check(series, log_x, log_y)
+    ax = axes_for(ax, width=5.4, height=4.0)
+    every = [pair for pairs in series.values() for pair in pairs]
+    ax.set(xlabel=x, ylabel=y)
+    ax.set(xscale=_scale(log_x, [a for a, _ in every]), yscale=_scale(log_y, [b for _, b in every], floor))
+    for place, (name, pairs) in enumerate(series.items()):
+        _draw(ax, name, pairs, place, (marks or {}).get(name, ()))
+    _beside(ax.axhspan, ax.axhline, floor)
+    if zero:
+        _beside(ax.axhspan, ax.axhline, (0.0, 0.0))
+    _plain_numbers(ax.xaxis, sorted({a for a, _ in every if a is not None}))
+    _plain_numbers(ax.yaxis)
+    caption(ax, title, *notes, *_words_of(floor))
+    quiet(ax)
+    if legend:
+        ax.legend(fontsize=_SMALL, frameon=False)
+    return ax
+
+
+def dots(
+    values: Mapping[str, float | None],
+    *,
+    x: str,
+    title: str = "",
+    notes: Sequence[str] = (),
+    log_x: bool = False,
+    reference: tuple[str, float | None] | None = None,
+    floor: tuple[float, float] | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """One number for every name, from the top in the order given, with the number beside its dot.
+
+    Args:
+        values: By name; a name without a number has none.
+        x: What the numbers are.
+        title: Above the panel.
+        notes: Small lines under the title.
+        log_x: Whether the axis grows by factors.
+        reference: Name and number of what all are compared with, drawn as a dashed line.
+        floor: Mean and 95 % quantile for perfect predictions, drawn as a grey band.
+        ax: Axes to draw on; new ones, as high as the names need, where absent.
+
+    Raises:
+        ValueError: There is no name, or a number that a logarithmic axis cannot show.
+
+    Example:
+        >>> ax = dots({"kl": 0.02, "hellinger": None}, x="ECE(q)")
+        >>> [label.get_text() for label in ax.get_yticklabels()], [text.get_text() for text in ax.texts[:2]]
+        (['kl', 'hellinger'], ['0.0200', 'failed'])
+    """
+    pairs = [(value, float(row)) for row, value in enumerate(values.values())]
+    _check({name: [pair] for name, pair in zip(values, pairs, strict=True)}, log_x, False)
+    ax = axes_for(ax, width=6.4, height=1.4 + 0.28 * len(values))
+    known = [(value, row) for value, row in pairs if value is not None]
+    ax.set(xscale=_scale(log_x, list(values.values()), floor), xlabel=x, ylim=(len(values) - 0.4, -0.6))
+    ax.plot([value for value, _ in known], [row for _, row in known], "o", ms=5, color=DATA)
+    for value, row in pairs:
+        _number_beside(ax, value, row)
+    if reference is not None and reference[1] is not None:
+        ax.axvline(reference[1], color=OVER, lw=1.1, ls="--", zorder=1)
+        notes = (*notes, f"dashed: {reference[0]}, {number(reference[1])}")
+    _beside(ax.axvspan, ax.axvline, floor)
+    ax.margins(x=0.22)
+    ax.set_yticks(range(len(values)), [shortened(name, _LONGEST_NAME) for name in values], parse_math=False)
+    _plain_numbers(ax.xaxis)
+    caption(ax, title, *notes, *_words_of(floor))
+    quiet(ax)
+    ax.tick_params(axis="y", length=0)
+    return ax
+
+
+def _check(series: Mapping[str, Pairs], log_x: bool, log_y: bool) -> None:
+    if not series or not any(len(pairs) for pairs in series.values()):
+        raise ValueError("expected `series` with a point at least, got none")
+    for name, pairs in series.items():
+        for pair in pairs:
+            for value, log in zip(pair, (log_x, log_y), strict=True):
+                if value is not None and (not math.isfinite(value) or (log and value <= 0)):
+                    kind = "positive, for a logarithmic axis" if log else "finite"
+                    raise ValueError(f"expected `series` {name!r} {kind}, got {value}")
+
+
+def _draw(ax: Axes, name: str, pairs: Pairs, place: int, words: Sequence[str]) -> None:
+    colour, mark = _COLOURS[place % len(_COLOURS)], _MARKS[place % len(_MARKS)]
+    label = shortened(name, _LONGEST_NAME)
+    level = pairs[0][1] if len(pairs) == 1 and pairs[0][0] is None else None
+    if level is not None:
+        ax.axhline(level, color=colour, lw=1.3, ls="--", label=label, zorder=2)
+        return
+    nan = math.nan  # a gap
+    shown = [(nan, nan) if a is None or b is None else (a, b) for a, b in pairs]
+    size = 4.5 if len(pairs) > 1 else 8
+    ax.plot(*zip(*shown, strict=True), color=colour, marker=mark, ms=size, lw=1.3, label=label, zorder=3)
+    named = [(pair, word) for pair, word in zip(shown, words, strict=False) if not math.isnan(pair[1])]
+    for pair, word in dict([named[0], named[-1]] if named else []).items():
+        ax.annotate(word, pair, (4, 3), textcoords="offset points", fontsize=6.5, color=colour)
+
+
+def _beside(span: Any, line: Any, floor: tuple[float, float] | None) -> None:
+    """Where perfect predictions would lie."""
+    if floor is not None:
+        span(*floor, color=BAND, alpha=0.3, lw=0, zorder=0)
+        line(floor[0], color=FAINT, lw=0.8, ls=":", zorder=1)
+
+
+def _words_of(floor: tuple[float, float] | None) -> tuple[str, ...]:
+    return () if floor is None else (f"grey: perfect predictions, mean {number(floor[0])} to 95 % {number(floor[1])}",)
+
+
+def _scale(log: bool, values: Sequence[float | None], floor: tuple[float, float] | None = None) -> str:
+    known = [value for value in (*values, *(floor or ())) if value is not None]
+    return "log" if log and known and max(known) > _FACTOR * min(known) else "linear"
+
+
+def _plain_numbers(axis: Any, places: Sequence[float] = ()) -> None:
+    """Numbers as people write them; on an axis that grows by factors, at the points themselves where they are few."""
+    if axis.get_scale() != "log":
+        axis.get_major_formatter().set_useOffset(False)
+        return
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
+    if not 2 <= len(places) <= _MOST_TICKS:
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        return
+    kept = [places[0]]
+    for place in places[1:]:
+        if math.log(place / kept[-1]) >= _APART * math.log(places[-1] / places[0]):
+            kept.append(place)
+    axis.set_major_locator(FixedLocator(kept))
+    axis.set_minor_locator(NullLocator())
+
+
+def _number_beside(ax: Axes, value: float | None, row: float) -> None:
+    if value is None:
+        ax.text(0.02, row, "failed", transform=ax.get_yaxis_transform(), fontsize=_SMALL, color=OVER, va="center")
+        return
+    ax.annotate(number(value), (value, row), (6, 0), textcoords="offset points", fontsize=_SMALL, va="center")

@@ -1,0 +1,106 @@
+"""The methods of a benchmark: what people call them, and the colour and dashes each keeps in every picture."""
+
+import zlib
+from typing import NamedTuple
+
+_ALL = "_all"
+_TITLES = {
+    "oracle": "oracle",
+    "deterministic": "deterministic",
+    "nll": "NLL",
+    "calibration_loss": "calibration loss",
+    "beta_nll": "beta-NLL",
+    "mmd": "MMD",
+    "pce_kde": "PCE-KDE",
+    "temperature": "temperature",
+    "isotonic": "isotonic",
+    "isotonic_moments": "isotonic, moments",
+    "gp_beta": "GP-Beta",
+    "conformal": "conformal",
+    "fcal_kl": "f-Cal-KL",
+    "fcal_wass": "f-Cal-Wass",
+    "oof_temperature": "out-of-fold temperature",
+    "oof_nll": "out-of-fold NLL",
+    "oof_fcal": "out-of-fold f-Cal",
+}
+# Those most often compared have colours of their own; further ones share them with other dashes.
+_ORDER = (
+    "fcal_wass",
+    "nll",
+    "fcal_kl",
+    "temperature",
+    "calibration_loss",
+    "beta_nll",
+    "mmd",
+    "isotonic",
+    "gp_beta",
+    "conformal",
+    "pce_kde",
+    "isotonic_moments",
+    "oof_fcal",
+    "oof_nll",
+    "oof_temperature",
+)
+_DASHES, _DASHES_OF_ALL = ("solid", "dash"), ("dashdot", "longdashdot")
+COLOURS = 8
+MAIN = ("oracle", "nll", "calibration_loss", "temperature", "fcal_kl", "fcal_wass")
+
+
+class Style(NamedTuple):
+    """How a method is drawn.
+
+    Attributes:
+        colour: Number of its colour, below ``COLOURS``; -1 for the oracle, which has that of the text.
+        dash: ``"solid"``, ``"dash"``, ``"dot"``, ``"dashdot"`` or ``"longdashdot"``.
+    """
+
+    colour: int
+    dash: str
+
+
+def method_title(name: str) -> str:
+    """What people call a method.
+
+    Example:
+        >>> method_title("fcal_wass"), method_title("nll_all"), method_title("my_method")
+        ('f-Cal-Wass', 'NLL, all images', 'my_method')
+    """
+    return ", ".join(part for part in method_parts(name) if part)
+
+
+def method_parts(name: str) -> tuple[str, str]:
+    """What people call a method, and which variant of it this is, if any.
+
+    Example:
+        >>> method_parts("nll_all"), method_parts("nll")
+        (('NLL', 'all images'), ('NLL', ''))
+    """
+    base = _base(name)
+    return _TITLES.get(base, base), "all images" if name != base else ""
+
+
+def method_style(name: str) -> Style:
+    """The colour and dashes of a method, the same in every picture.
+
+    Example:
+        >>> method_style("nll"), method_style("nll_all").dash, method_style("oracle").colour
+        (Style(colour=1, dash='solid'), 'dashdot', -1)
+    """
+    base = _base(name)
+    if base == "oracle":
+        return Style(-1, "dot")
+    place = _ORDER.index(base) if base in _ORDER else zlib.crc32(base.encode("utf-8", "replace")) % COLOURS
+    dashes = _DASHES if name == base else _DASHES_OF_ALL
+    return Style(place % COLOURS, dashes[place // COLOURS])
+
+
+def method_order(name: str) -> tuple[int, str, bool]:
+    """Sorts methods as tables show them, each beside its variant with all images; unknown ones come last, by name."""
+    base = _base(name)
+    known = list(_TITLES)
+    return (known.index(base) if base in known else len(known), base, name != base)
+
+
+def _base(name: str) -> str:
+    """A method without the mark of the variant that is trained on the images held out by others."""
+    return name.removesuffix(_ALL) if name.removesuffix(_ALL) else name

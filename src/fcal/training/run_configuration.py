@@ -1,0 +1,89 @@
+"""Everything that determines a run, as a TOML file says it."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from fcal import recalibration
+from fcal._checks import check_integer
+from fcal.training.configuration import FitConfig
+from fcal.training.objectives import ObjectiveConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """Which data: a name from :func:`fcal.data.names` and the options of its factory.
+
+    Example:
+        >>> from fcal.training import DataConfig
+        >>> DataConfig(name="bokeh", options={"images": 100}).options["images"]
+        100
+    """
+
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """Which network: a name from :func:`fcal.models.names` and the options of its factory.
+
+    Attributes:
+        start_from: Folder of a finished run whose weights to start from; random ones where empty.
+
+    Example:
+        >>> from fcal.training import ModelConfig
+        >>> ModelConfig(name="convnet", start_from="runs/nll").start_from
+        'runs/nll'
+    """
+
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+    start_from: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecalibrationConfig:
+    """Which repair after training: a name from :func:`fcal.recalibration.names`, or none where empty.
+
+    Example:
+        >>> from fcal.training import RecalibrationConfig
+        >>> RecalibrationConfig(method="temprature")
+        Traceback (most recent call last):
+        ...
+        ValueError: expected `method` one of ..., got 'temprature' (did you mean 'temperature'?)
+    """
+
+    method: str = ""
+
+    def __post_init__(self) -> None:
+        if self.method:
+            recalibration.by_name(self.method)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """Everything that determines a run.
+
+    Attributes:
+        data: What to learn from.
+        model: The network.
+        objective: What to minimise.
+        fit: How; its own seed varies the order of rows and dropout while the first weights stay.
+        recalibration: The repair, fitted on the validation set.
+        seed: Of all that is random in a run.
+
+    Example:
+        >>> from fcal.training import DataConfig, ModelConfig, RunConfig
+        >>> RunConfig(data=DataConfig(name="bokeh"), model=ModelConfig(name="convnet")).objective.name
+        'nll'
+    """
+
+    data: DataConfig
+    model: ModelConfig
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    fit: FitConfig = field(default_factory=FitConfig)
+    recalibration: RecalibrationConfig = field(default_factory=RecalibrationConfig)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_integer("seed", self.seed, at_least=0, at_most=2**63 - 1)

@@ -1,0 +1,224 @@
+"""The Bokeh benchmark at its smallest: what is in the tables, and that they are what they say."""
+
+import dataclasses
+import json
+import math
+from statistics import fmean
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch.distributions import Normal
+
+import fcal
+from fcal.benchmarks import bokeh
+from fcal.benchmarks.bokeh import choosing, fits
+from fcal.benchmarks.bokeh.cells import row_cell
+from fcal.benchmarks.bokeh.methods import METHODS, Trained
+from fcal.benchmarks.bokeh.rows import COLUMNS, other_grids, scored
+from fcal.benchmarks.bokeh.tables import paper_numbers, table
+from fcal.sweeps import Store
+
+SETTINGS = bokeh.preset("tiny", noises=("heteroscedastic",), seeds=2)
+METHODS_USED = ["oracle", "deterministic", "nll", "temperature", "fcal_kl"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("bokeh")
+
+
+@pytest.fixture(scope="module")
+def done(folder):
+    return bokeh.benchmark(SETTINGS, store=Store(folder / "cells"), methods=METHODS_USED, workers=1, progress=False)
+
+
+def rows_of(done):
+    return done.document["tables"][0]["rows"]
+
+
+def test_benchmark_has_every_row_and_column(done):
+    assert not done.crashed
+    rows = rows_of(done)
+    assert list(rows) == bokeh.rows_of(METHODS_USED)
+    for row in rows.values():
+        assert set(COLUMNS) <= set(row)
+        assert all(set(row[column]) == {"mean", "sd"} for column in COLUMNS)
+
+
+def test_benchmark_document_is_json(done):
+    text = json.dumps(done.document, allow_nan=False)
+    assert json.loads(text)["task"] == "bokeh"
+
+
+def test_benchmark_deterministic_row_has_no_calibration(done):
+    row = rows_of(done)["deterministic"]
+    assert row["l1_gt"]["mean"] > 0
+    assert all(row[column]["mean"] is None for column in ("ece_z", "ece_q", "nll", "crps", "ence", "sigma_corr"))
+
+
+def test_benchmark_oracle_is_exact_and_calibrated(done):
+    """Two seeds, each ECE below its 95 % floor but in 5 % of seeds: these two were looked at once."""
+    row, floors = rows_of(done)["oracle"], done.document["tables"][0]["floors"]
+    assert row["l1_gt"]["mean"] == 0
+    assert row["sigma_corr"]["mean"] == pytest.approx(1)
+    assert row["ece_q"]["mean"] < floors["ece_q"]["q95"]
+    assert all(
+        row["nll"]["mean"] < other["nll"]["mean"]
+        for name, other in rows_of(done).items()
+        if other["nll"]["mean"] and name != "oracle"
+    )
+
+
+def test_benchmark_mean_and_sd_are_over_seeds(done):
+    row = rows_of(done)["nll"]
+    values = row["seeds"]["nll"]
+    assert len(values) == 2
+    assert row["nll"]["mean"] == pytest.approx(fmean(values))
+    assert row["nll"]["sd"] == pytest.approx(np.std(values, ddof=1))
+
+
+def test_benchmark_temperature_keeps_the_mean_of_nll(done):
+    """One factor on sigma repairs the network of the NLL row and leaves its mean alone."""
+    rows = rows_of(done)
+    assert rows["temperature"]["seeds"]["l1_gt"] == pytest.approx(rows["nll"]["seeds"]["l1_gt"], rel=1e-6)
+
+
+def test_benchmark_run_again_computes_nothing_and_gives_the_same(done, folder, monkeypatch):
+    def forbidden(*_args, **_options):
+        raise AssertionError("a finished cell was computed again")
+
+    monkeypatch.setattr(fits, "train", forbidden)
+    monkeypatch.setattr("fcal.benchmarks.bokeh.running.compute", forbidden)
+    again = bokeh.benchmark(SETTINGS, store=Store(folder / "cells"), methods=METHODS_USED, workers=1, progress=False)
+    assert again.document["tables"] == done.document["tables"]
+
+
+def test_benchmark_in_another_folder_gives_the_same_numbers(done, tmp_path):
+    fewer = bokeh.benchmark(SETTINGS, store=Store(tmp_path / "cells"), methods=["fcal_kl"], workers=1, progress=False)
+    for column in COLUMNS:
+        if column not in ("train_s", "predict_ms"):  # times differ
+            assert rows_of(fewer)["fcal_kl"][column] == rows_of(done)["fcal_kl"][column]
+
+
+@pytest.mark.usefixtures("done")
+def test_benchmark_row_is_what_its_weights_say(folder):
+    """The NLL row of the first seed, computed from the stored weights by SciPy and plain torch."""
+    settings, store = SETTINGS, Store(folder / "cells")
+    data = settings.data("heteroscedastic", "paper-like", 0)
+    method = METHODS["nll"]
+    assert isinstance(method, Trained)
+    network = fits.network_of(fits.candidate_cells(settings, data, method)[0], store)
+    splits = fits.splits_of(**dataclasses.asdict(data))
+    parts = [part.__getitems__(range(len(part))) for part in (splits.test, splits.extra)]
+    images, target, truth = (torch.cat([part[name] for part in parts]) for name in ("input", "target", "truth"))
+    with torch.no_grad():
+        pred = network(images)
+    row = store.get("bokeh-row", row_cell(settings, data, "nll").config)["columns"]
+    z = ((target - pred.mean) / pred.stddev).double().numpy().ravel()
+    shares = np.histogram(stats.norm.cdf(z), bins=20, range=(0, 1))[0] / z.size
+    error = (pred.mean - truth).double()
+    assert row["ece_z"] == pytest.approx((shares * np.abs(shares - 1 / 20)).sum(), rel=1e-4)
+    assert row["nll"] == pytest.approx(-stats.norm.logpdf(target, pred.mean, pred.stddev).mean(), rel=1e-4)
+    assert row["l1_gt"] == pytest.approx(0.5 * error.square().mean().item(), rel=1e-4)  # smooth L1 of small errors
+
+
+@pytest.mark.usefixtures("done")
+def test_benchmark_all_images_row_uses_the_epochs_chosen_before(folder):
+    store, data = Store(folder / "cells"), SETTINGS.data("heteroscedastic", "paper-like", 0)
+    chosen = store.get("bokeh-row", row_cell(SETTINGS, data, "nll").config)
+    more = store.get("bokeh-row", row_cell(SETTINGS, data, "nll_all").config)
+    assert more["epochs"] == chosen["epochs"]
+
+
+@pytest.mark.usefixtures("done")
+def test_benchmark_nothing_is_chosen_by_test_images(folder):
+    """The chosen candidate has the lowest validation NLL of all, whatever its test numbers are."""
+    settings = dataclasses.replace(SETTINGS, candidates=3, seeds=1, tune_epochs=1)
+    store = Store(folder / "cells")
+    bokeh.benchmark(settings, store=store, methods=["fcal_kl"], workers=1, progress=False)
+    result = store.get(
+        "bokeh-row", row_cell(settings, settings.data("heteroscedastic", "paper-like", 0), "fcal_kl").config
+    )
+    scores = [one["nll"] for one in result["candidates"]]
+    assert len(scores) == 3
+    assert result["chosen"] == scores.index(min(scores))
+
+
+def test_scored_sigma_correlation_is_pearson_of_logs():
+    generator = torch.Generator().manual_seed(0)
+    sigma, true = (torch.rand(500, 2, generator=generator, dtype=torch.float64) + 0.5 for _ in range(2))
+    truth = torch.zeros(500, 2, dtype=torch.float64)
+    target = true * torch.randn(500, 2, generator=generator, dtype=torch.float64)
+    row = scored(Normal(truth, sigma), {"target": target, "truth": truth, "sigma": true}, bins=20, df=75)["columns"]
+    expected = stats.pearsonr(sigma.log().flatten(), true.log().flatten()).statistic
+    assert row["sigma_corr"] == pytest.approx(expected, abs=1e-5)
+    assert row["crps"] == pytest.approx(fcal.crps(Normal(truth, sigma), target).mean().item(), rel=1e-5)
+
+
+def test_other_grids_are_those_asked_for():
+    target = torch.randn(3000, 2, generator=torch.Generator().manual_seed(1))
+    pred = Normal(torch.zeros(3000, 2), torch.ones(3000, 2))
+    test = {"target": target, "truth": target, "sigma": torch.ones(3000, 2)}
+    row, grids = scored(pred, test, bins=20, df=75), other_grids(pred, test)
+    assert {(grid["bins"], grid["df"]) for grid in grids} == {
+        (bins, df) for bins in (20, 200, 1000) for df in (75, 100)
+    }
+    same = next(grid for grid in grids if (grid["bins"], grid["df"]) == (20, 75))
+    assert same["ece_q"] == pytest.approx(row["columns"]["ece_q"], rel=1e-4)
+
+
+def test_candidate_that_lost_its_mean_is_failed():
+    base = {"best": {"validation/l1": 1.0}}
+    lost = {"status": "done", "best": {"validation/l1": 2.5, "validation/nll": 0.1}, "best_epoch": 0}
+    found = choosing.candidate({"lam": 1.0}, lost, base)
+    assert found["status"] == "failed"
+    assert "rose by 150%" in found["reason"]
+    kept = {**found, "status": "done", "nll": 5.0}
+    assert choosing.chosen([found, kept], by="nll") == 1
+    assert choosing.chosen([found], by="nll") == 0
+    assert choosing.chosen([{"status": "diverged"}], by="nll") is None
+
+
+def test_table_of_a_failed_method_says_so_with_its_numbers():
+    columns = dict.fromkeys(COLUMNS, 1.0)
+    results = {
+        "mmd": [{"status": "failed", "reason": "lost", "columns": columns}, {"status": "done", "columns": columns}]
+    }
+    row = table(bokeh.preset("tiny"), "homoscedastic", "paper-like", results)["rows"]["mmd"]
+    assert row["status"] == "failed"
+    assert row["reason"] == "1 of 2 seeds: lost"
+    assert row["nll"]["mean"] == 1.0
+
+
+def test_paper_numbers_are_those_of_its_appendix():
+    """Two entries of the paper's appendix table of Bokeh: ECE(q) of f-Cal-Wass and NLL of temperature scaling."""
+    assert paper_numbers("homoscedastic")["fcal_wass"]["ece_q"] == {"mean": 0.037, "sd": 0.0022}
+    assert paper_numbers("heteroscedastic")["temperature"]["nll"]["mean"] == -1.7
+    assert paper_numbers("gamma") == {}
+
+
+def test_rows_of_unknown_method_lists_the_known():
+    with pytest.raises(ValueError, match="expected `method` one of 'oracle', .*got 'fcal_k'.*did you mean 'fcal_kl'"):
+        bokeh.rows_of(["fcal_k"])
+
+
+def test_preset_unknown_lists_the_known():
+    with pytest.raises(ValueError, match="expected `preset` one of 'tiny', 'quick', 'paper', got 'papr'"):
+        bokeh.preset("papr")
+
+
+def test_every_method_has_as_many_candidates():
+    counts = {len(METHODS[name].candidates) for name in METHODS.names() if isinstance(METHODS[name], Trained)}
+    assert counts == {3}
+
+
+def test_together_takes_samples_from_both_parts():
+    splits = fits.splits_of(**dataclasses.asdict(SETTINGS.data("homoscedastic", "paper-like", 3)))
+    both = fits.Together([splits.train, splits.validation])
+    batch = both.__getitems__([len(splits.train), 0, len(both) - 1])
+    torch.testing.assert_close(batch["target"][0], splits.validation[0]["target"])
+    torch.testing.assert_close(batch["target"][1], splits.train[0]["target"])
+    torch.testing.assert_close(batch["input"][2], splits.validation[len(splits.validation) - 1]["input"])
+    assert math.prod(batch["target"].shape) == 6

@@ -1,0 +1,112 @@
+"""``fcal train`` as users type it."""
+
+import errno
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from fcal import data, models
+from fcal.cli import main
+
+PLUGIN = Path(__file__).parent.parent / "training" / "toys.py"
+
+
+@pytest.fixture(autouse=True)
+def _registries_forget(monkeypatch):
+    for room in (models, data):
+        monkeypatch.setattr(room._FACTORIES, "_entries", dict(room._FACTORIES._entries))
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[str, str]:
+    """A config, and a plugin that knows the network and the data in it."""
+    from training.toys import CONFIG
+
+    (tmp_path / "waves.toml").write_text(CONFIG)
+    (tmp_path / "plugin.py").write_text(PLUGIN.read_text() + "\nregister()\n")
+    return str(tmp_path / "waves.toml"), str(tmp_path / "plugin.py")
+
+
+def test_training_by_command_prints_and_writes(files, tmp_path, capsys):
+    config, plugin = files
+    words = ["train", config, "--plugin", plugin, "--out", str(tmp_path / "run")]
+    assert main([*words, "--set", "fit.epochs=2", "--set", "recalibration.method=temperature"]) == 0
+    out = capsys.readouterr()
+    assert "verdict" in out.out
+    assert "epoch" in out.out
+    assert "before" in out.out
+    assert out.err == f"written to {tmp_path / 'run'}\n"
+    assert "epochs = 2" in (tmp_path / "run/config.toml").read_text()
+
+
+def test_json_is_one_document_and_nothing_else(files, tmp_path, capsys):
+    config, plugin = files
+    assert main(["train", config, "--plugin", plugin, "--out", str(tmp_path / "run"), "--json"]) == 0
+    out = capsys.readouterr()
+    document = json.loads(out.out)
+    assert out.err == ""
+    assert document["out"] == str(tmp_path / "run")
+    assert document["test"]["n"] == 60
+    assert document["config"]["seed"] == 3
+    assert document["command"].startswith("fcal train ")
+
+
+def test_out_is_named_after_the_file_where_absent(files, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", files[0], "--plugin", files[1], "--json", "--set", "fit.epochs=1"]) == 0
+    assert (tmp_path / "runs/waves/SHA256SUMS").is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--set", "fit.epoch=3"], "expected `config.fit` keys among .*did you mean 'epochs'"),
+        (["--set", "fit.epochs=no"], "expected `config: fit: epochs` of type int, got 'no'"),
+        (["--set", "objective.lam=3"], "expected `lam` within"),
+        (["--set", "model.options.hiden=3"], "did you mean 'hidden'"),
+        (["--set", "data.options.row=3"], "unexpected keyword argument 'row'"),
+        (["--set", "recalibration.method=isotone"], "did you mean 'isotonic'"),
+        (["--plugin", "absent.py"], "expected `--plugin` a Python file, got absent.py, which is not there"),
+        (["--plugin", "no_such_module"], "expected `--plugin` a module to import, got no_such_module: No module named"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(files, tmp_path, capsys, words, message):
+    config, plugin = files
+    assert main(["train", config, "--plugin", plugin, "--out", str(tmp_path / "run"), *words]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert re.search(message, err), err
+    assert not (tmp_path / "run").exists()
+
+
+def test_network_of_a_plugin_that_was_not_named_is_unknown(files, tmp_path, capsys):
+    assert main(["train", files[0], "--out", str(tmp_path / "run")]) == 2
+    assert "expected `model` one of 'convnet'" in capsys.readouterr().err
+
+
+def test_divergence_is_exit_code_1_with_step_and_term(files, tmp_path, capsys):
+    words = ["train", files[0], "--plugin", files[1], "--out", str(tmp_path / "run")]
+    far_too_much = ["objective.name=fcal", "objective.form=additive", "objective.lam=1e60"]
+    assert main([*words, *(word for key in far_too_much for word in ("--set", key))]) == 1
+    assert capsys.readouterr().err.startswith("fcal: Diverged: training diverged: fcal = inf after 0 steps")
+
+
+def test_full_disk_is_exit_code_1_and_the_run_goes_on(files, tmp_path, capsys, monkeypatch):
+    save, calls = torch.save, []
+
+    def failing(*arguments, **options):
+        calls.append(1)
+        if len(calls) == 5:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return save(*arguments, **options)
+
+    words = ["train", files[0], "--out", str(tmp_path / "run"), "--plugin", files[1]]
+    words += ["--set", "fit.checkpoint_every_steps=1"]
+    monkeypatch.setattr(torch, "save", failing)
+    assert main(words) == 1
+    assert capsys.readouterr().err == "fcal: OSError: [Errno 28] No space left on device (--debug shows where)\n"
+    assert main([*words, "--resume"]) == 0
+    assert (tmp_path / "run/SHA256SUMS").is_file()

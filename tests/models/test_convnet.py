@@ -1,0 +1,163 @@
+"""The small convolutional network and the registry of networks."""
+
+import pytest
+import torch
+from torch import nn
+from torch.distributions import Normal
+
+import fcal
+from fcal import models
+from fcal.models import ConvNet
+
+
+def images(count: int = 4, size: int = 16) -> torch.Tensor:
+    return torch.randint(0, 256, (count, 3, size, size), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(autouse=True)
+def _same_weights():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        yield
+
+
+@pytest.mark.parametrize(("size", "outputs", "width"), [(8, 1, 2), (16, 2, 4), (40, 5, 3), (64, 2, 16)])
+def test_network_predicts_a_normal_law_per_output(size, outputs, width):
+    law = ConvNet(size=size, outputs=outputs, width=width, hidden=8)(images(3, size))
+    assert isinstance(law, Normal)
+    assert law.loc.shape == law.scale.shape == (3, outputs)
+    assert (law.scale > 0).all()
+    assert fcal.nll(law, torch.zeros(3, outputs)).shape == (3, outputs)
+
+
+def test_network_of_no_images_predicts_nothing():
+    assert ConvNet(size=16)(images(0)).loc.shape == (0, 2)
+
+
+def test_untrained_network_starts_near_the_middle_and_a_tenth():
+    law = ConvNet()(images(8, 64))
+    torch.testing.assert_close(law.mean, torch.full((8, 2), 0.5), rtol=0, atol=0.2)
+    assert (law.stddev > 0.05).all()
+    assert (law.stddev < 0.2).all()
+
+
+def test_bytes_are_shares_of_255():
+    network = ConvNet(size=16)
+    from_bytes, from_floats = network(images()), network(images().float() / 255)
+    assert torch.equal(from_bytes.loc, from_floats.loc)
+    assert torch.equal(from_bytes.scale, from_floats.scale)
+
+
+def test_order_of_axes_in_memory_does_not_matter():
+    network = ConvNet(size=16)
+    plain = network(images())
+    network = network.to(memory_format=torch.channels_last)
+    other = network(images().to(memory_format=torch.channels_last))
+    torch.testing.assert_close(other.loc, plain.loc)
+    torch.testing.assert_close(other.scale, plain.scale)
+
+
+def test_every_image_is_predicted_by_itself():
+    network, batch = ConvNet(size=16).eval(), images()
+    alone = torch.cat([network(batch[i : i + 1]).loc for i in range(4)])
+    torch.testing.assert_close(network(batch).loc, alone)
+
+
+def test_deterministic_network_predicts_a_tensor_of_the_same_shape():
+    points = ConvNet(size=16, deterministic=True)(images())
+    assert isinstance(points, torch.Tensor)
+    assert points.shape == (4, 2)
+
+
+def test_deterministic_network_takes_the_weights_of_the_other_but_for_its_spread():
+    whole, points = ConvNet(size=16), ConvNet(size=16, deterministic=True)
+    missing, unexpected = points.load_state_dict(whole.state_dict(), strict=False)
+    assert missing == []
+    assert unexpected == ["head.spread.weight", "head.spread.bias"]
+    torch.testing.assert_close(points(images()), whole(images()).mean)
+
+
+def test_weights_have_these_names():
+    # Files of weights are read by them: a change is a break.
+    layers = [f"trunk.{k}" for k in (0, 2, 4, 7)] + ["head.mean", "head.spread"]
+    assert list(ConvNet().state_dict()) == [f"{layer}.{kind}" for layer in layers for kind in ("weight", "bias")]
+
+
+def test_head_is_the_last_layer_alone():
+    network = ConvNet(size=16)
+    for parameter in network.trunk.parameters():
+        parameter.requires_grad_(False)
+    network(images()).stddev.sum().backward()
+    assert all(parameter.grad is None for parameter in network.trunk.parameters())
+    assert network.head.spread.weight.grad is not None
+
+
+def test_dropout_acts_in_training_only():
+    network = ConvNet(size=16, dropout=0.5)
+    assert not torch.equal(network(images()).loc, network(images()).loc)
+    network.eval()
+    assert torch.equal(network(images()).loc, network(images()).loc)
+
+
+def test_network_learns_where_the_red_disc_is():
+    from fcal.data import Bokeh, BokehConfig
+
+    batch = Bokeh("train", BokehConfig(images=200, size=16, radius=0.2))[:]
+    network = ConvNet(size=16, width=8, hidden=32)
+    optimizer = torch.optim.Adam(network.parameters(), 3e-3)
+    start = fcal.nll(network(batch["input"]), batch["target"]).mean().item()
+    for _ in range(60):
+        optimizer.zero_grad()
+        loss = fcal.nll(network(batch["input"]), batch["target"]).mean()
+        loss.backward()
+        optimizer.step()
+    error = (network(batch["input"]).mean - batch["truth"]).square().mean().sqrt()
+    assert loss.item() < start - 0.3
+    assert error < 0.5 * batch["truth"].std()
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"size": 20}, ValueError, "expected `size` a multiple of 8, got 20"),
+        ({"outputs": 0}, ValueError, "expected `outputs` >= 1, got 0"),
+        ({"width": 2.5}, TypeError, "expected `width` an int, got float 2.5"),
+        ({"hidden": -1}, ValueError, "expected `hidden` >= 1, got -1"),
+        ({"dropout": 1.0}, ValueError, "expected `dropout` within \\[0, 0.99\\], got 1.0"),
+        ({"deterministic": 1}, TypeError, "expected `deterministic` a bool, got int 1"),
+    ],
+)
+def test_network_refuses_options_that_make_no_sense(options, error, message):
+    with pytest.raises(error, match=message):
+        ConvNet(**options)
+
+
+def test_network_refuses_images_that_it_was_not_made_for():
+    network = ConvNet(size=16)
+    with pytest.raises(ValueError, match=r"expected `images` of shape \(N, 3, 16, 16\), got \(4, 3, 24, 24\)"):
+        network(images(4, 24))
+    with pytest.raises(ValueError, match=r"got \(3, 16, 16\)"):
+        network(images()[0])
+    with pytest.raises(TypeError, match="expected `images` of dtype uint8 or a floating one, got torch.int64"):
+        network(images().long())
+
+
+def test_networks_are_known_by_name(monkeypatch):
+    monkeypatch.setattr(models._FACTORIES, "_entries", dict(models._FACTORIES._entries))
+    assert isinstance(models.by_name("convnet", size=16), ConvNet)
+    with pytest.raises(ValueError, match="expected `model` one of 'convnet'.*did you mean 'convnet'"):
+        models.by_name("convnat")
+
+    class Own(nn.Module):
+        def __init__(self, *, scale: float = 1.0) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.tensor(scale))
+
+        def forward(self, x: torch.Tensor) -> Normal:
+            return Normal(x, self.scale.expand_as(x))
+
+    models.register("own", Own)
+    assert "own" in models.names()
+    assert models.by_name("own", scale=2.0)(torch.zeros(3)).stddev.tolist() == [2.0] * 3
+    with pytest.raises(ValueError, match="expected `model` name that is not taken, got 'own'"):
+        models.register("own", Own)

@@ -1,0 +1,151 @@
+"""Objectives: their terms, from the definitions of the losses they are made of."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.distributions import Normal
+from training.toys import net, wave
+
+import fcal
+from fcal.training import FitConfig, ObjectiveConfig, fit, objective, objectives
+from fcal.training.objectives import _OBJECTIVES
+
+
+class Fixed(nn.Module):
+    """A network that says what it is given."""
+
+    def forward(self, x: torch.Tensor) -> Normal:
+        return Normal(x[..., 0], x[..., 1])
+
+
+def batch(rows: int = 200) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    mean, spread, noise = torch.randn(3, rows, generator=generator, dtype=torch.float64)
+    return {"input": torch.stack([mean, spread.exp()], -1), "target": mean + 1.5 * noise}
+
+
+def terms(given: dict[str, torch.Tensor], **options) -> dict[str, float]:
+    return {name: term.item() for name, term in objective(ObjectiveConfig(**options))(Fixed(), given).items()}
+
+
+def test_terms_of_fcal_are_the_weighted_likelihood_and_divergence():
+    given = batch()
+    loc, scale, y = given["input"][:, 0], given["input"][:, 1], given["target"]
+    z_sq = ((y - loc) / scale).square()
+    nll = (0.5 * z_sq + scale.log() + 0.5 * math.log(2 * math.pi)).mean().item()
+    df = 30
+    n = len(y)
+    variance = z_sq.var(unbiased=False) * n / (n - 1)
+    wasserstein = df / 2 * (z_sq.mean() - 1) ** 2 + (variance.sqrt() / math.sqrt(2) - 1) ** 2
+    found = terms(given, name="fcal", df=df, lam=0.3)
+    assert found["nll"] == pytest.approx(0.7 * nll)
+    assert found["fcal"] == pytest.approx(0.3 * wasserstein.item(), rel=0.02)  # up to the correction for n
+    assert found["fcal"] == pytest.approx(0.3 * fcal.FCalLoss(df=df)(Fixed()(given["input"]), y).item())
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "expected"),
+    [
+        ("nll", {}, lambda pred, y: -pred.log_prob(y).mean()),
+        ("beta-nll", {"beta": 1.0}, lambda pred, y: -(pred.variance * pred.log_prob(y)).mean()),
+        ("smooth-l1", {}, lambda pred, y: nn.functional.smooth_l1_loss(pred.mean, y)),
+        ("mse", {}, lambda pred, y: (pred.mean - y).square().mean()),
+        ("crps", {}, lambda pred, y: fcal.crps(pred, y).mean()),
+    ],
+)
+def test_objective_of_one_term(name, options, expected):
+    given = batch()
+    found = terms(given, name=name, **options)
+    assert found == {name: pytest.approx(expected(Fixed()(given["input"]), given["target"]).item())}
+
+
+@pytest.mark.parametrize(("form", "of_nll"), [("convex", 0.75), ("additive", 1.0)])
+def test_calibration_loss_is_mixed_with_the_likelihood_in_both_forms(form, of_nll):
+    given = batch()
+    pred, y = Fixed()(given["input"]), given["target"]
+    gap = (pred.stddev - (y - pred.mean).abs()).square().mean().item()
+    found = terms(given, name="calibration-loss", on="std", p=2, lam=0.25, form=form)
+    assert found["calibration"] == pytest.approx(0.25 * gap)
+    assert found["nll"] == pytest.approx(of_nll * -pred.log_prob(y).mean().item())
+
+
+@pytest.mark.parametrize(("lam", "expected"), [(0.0, {"nll"}), (0.5, {"nll", "mmd"}), (1.0, {"mmd"})])
+def test_term_without_weight_is_not_computed(lam, expected):
+    assert set(terms(batch(), name="mmd", lam=lam)) == expected
+
+
+def test_every_objective_trains():
+    for name in objectives.names():
+        model = net()
+        config = FitConfig(epochs=2, batch_size=32)
+        result = fit(model, objective(ObjectiveConfig(name=name)), wave(64), wave(32, seed=1), config, progress=False)
+        line = result.history[-1]
+        own = [value for key, value in line.items() if key.startswith("train/") and key != "train/loss"]
+        assert line["train/loss"] == pytest.approx(sum(own)), name
+        assert math.isfinite(line["validation/loss"]), name
+
+
+def test_warm_up_grows_by_steps_of_training_alone():
+    of = objective(ObjectiveConfig(name="fcal", lam=0.4, warmup_steps=4))
+    given = batch()
+    given["input"].requires_grad_()
+    shares = []
+    for _ in range(6):
+        shares.append(of.current_lam())
+        of(Fixed(), given)
+        of.eval()
+        of(Fixed(), given)  # a validation batch in between
+        with torch.no_grad():
+            of.train()(Fixed(), given)
+    assert shares == pytest.approx([0, 0.1, 0.2, 0.3, 0.4, 0.4])
+
+
+@pytest.mark.parametrize("name", ["nll", "smooth-l1", "mse", "fcal"])
+def test_masked_weighted_and_missing_targets_do_not_count(name):
+    given = batch()
+    mask = torch.arange(200) % 3 > 0
+    weight = 1.0 + torch.arange(200) % 2
+    y = given["target"].clone()
+    y[::3] = 1e6  # masked out
+    y[1] = torch.nan
+    counts = mask.clone()
+    counts[1] = False
+    some = {"input": given["input"][counts], "target": given["target"][counts], "weight": weight[counts]}
+    found = terms({**given, "target": y, "valid_mask": mask, "weight": weight}, name=name)
+    assert found == pytest.approx(terms(some, name=name))
+
+
+def test_objective_without_any_target_is_refused():
+    given = batch(4)
+    with pytest.raises(ValueError, match="at least 1 value that counts, got 0"):
+        terms({**given, "target": torch.full((4,), torch.nan)}, name="mse")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"name": "fcaal"}, "`objective` one of 'nll', 'fcal', .* got 'fcaal' .did you mean 'fcal'"),
+        ({"name": "fcal", "lam": 2.0}, r"`lam` within \[0, 1\], got 2"),
+        ({"name": "fcal", "divergence": "wasser"}, "`divergence` one of"),
+        ({"name": "fcal", "on": "variance"}, "`on` one of 'q', 'z', 'both', got 'variance'"),
+        ({"name": "calibration-loss", "on": "q"}, "`on` one of 'variance', 'std', got 'q'"),
+        ({"form": "concave"}, "`form` one of 'convex', 'additive'"),
+        ({"name": "beta-nll", "beta": 2.0}, "`beta` within"),
+    ],
+)
+def test_objective_config_refuses(options, message):
+    with pytest.raises(ValueError, match=f"expected {message}"):
+        ObjectiveConfig(**options)
+
+
+def test_network_without_distribution_cannot_have_a_likelihood():
+    with pytest.raises(TypeError, match="expected `pred` a torch.distributions.Distribution, got Tensor"):
+        fit(nn.Linear(1, 1), None, wave(8), None)
+
+
+def test_objective_of_ones_own_is_known_by_name(monkeypatch):
+    monkeypatch.setattr(_OBJECTIVES, "_entries", dict(_OBJECTIVES._entries))
+    objectives.register("zero", lambda _: lambda model, given: {"zero": 0.0 * model(given["input"]).mean.sum()})
+    assert terms(batch(), name="zero") == {"zero": 0.0}

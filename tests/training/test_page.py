@@ -1,0 +1,71 @@
+"""The page on training does what it says: its blocks run, in their order."""
+
+import json
+import math
+import shlex
+import subprocess
+import sys
+import tomllib
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from fcal import data, models
+from fcal.cli import main
+from fcal.training import FitConfig
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "training.md"
+BLOCKS = [block.partition("\n")[::2] for block in PAGE.read_text(encoding="utf-8").split("```")[1::2]]
+
+
+def named(text: str) -> str | None:
+    """The file that a block is, from a comment in its first line."""
+    first = text.partition("\n")[0].removeprefix("# ")
+    return first if first.endswith((".py", ".toml")) and " " not in first else None
+
+
+@pytest.mark.filterwarnings(
+    "ignore:`isinstance.treespec, LeafSpec.` is deprecated", "ignore:The '.*' does not have many workers"
+)
+def test_blocks_of_the_page_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    kinds = []
+    for kind, text in BLOCKS:
+        kinds.append(kind)
+        name = named(text)
+        if name is not None:
+            Path(name).write_text(text, encoding="utf-8")
+        elif kind == "python":
+            exec(compile(text, str(PAGE), "exec"), names)
+        elif kind == "shell":
+            for line in text.strip().splitlines():
+                for registry in (models._FACTORIES, data._FACTORIES):  # each command is a process of its own
+                    registry._entries.pop("my-net", None)
+                    registry._entries.pop("waves", None)
+                assert main(shlex.split(line)[1:]) == 0, line
+    capsys.readouterr()
+    assert kinds.count("python") >= 5
+    assert kinds.count("shell") == 1
+    assert (tmp_path / "runs/tuned/recalibrator").is_dir()
+    assert (tmp_path / "runs/theirs/best-ece_q.ckpt").is_file()
+
+
+def test_defaults_on_the_page_are_the_defaults():
+    (text,) = [text for _, text in BLOCKS if named(text) == "fit.toml"]
+    assert tomllib.loads(text) == asdict(FitConfig())
+
+
+def test_page_quotes_the_committed_measurement():
+    assert (PAGE.parent / "results/bench/training.md").read_text(encoding="utf-8") in PAGE.read_text(encoding="utf-8")
+
+
+def test_bench_writes_a_row_per_claim(tmp_path):
+    script = PAGE.parent.parent / "bench/training.py"
+    words = [sys.executable, str(script), "--shrink", "1000", "--out", str(tmp_path / "out.json")]
+    run = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    rows = json.loads((tmp_path / "out.json").read_text())["rows"]
+    assert len(rows) == 4
+    assert all(math.isfinite(row["ratio"]) for row in rows)
