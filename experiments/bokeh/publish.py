@@ -12,7 +12,7 @@ import matplotlib as mpl
 from fcal._config import to_toml
 from fcal._files import atomic_path, write_json
 from fcal.benchmarks import bokeh
-from fcal.benchmarks.bokeh import ablations, markdown
+from fcal.benchmarks.bokeh import ablations, claims, markdown
 from fcal.benchmarks.bokeh.page import with_pictures
 from fcal.plots.galleries import disc_gallery
 from fcal.plots.sheets import calibration_sheet
@@ -28,6 +28,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run", type=Path, default=Path("runs/bokeh"))
     parser.add_argument("--out", type=Path, default=Path("docs/results"))
+    parser.add_argument("--claims", type=Path, default=Path("docs/claims.md"))
     parser.add_argument("--preset", default="paper")
     parser.add_argument("--seeds", type=int)
     arguments = parser.parse_args()
@@ -40,9 +41,9 @@ def main() -> None:
     done = bokeh.benchmark(settings, store=store, workers=1)
     write_json(folder / "results.json", {**done.document, "settings": bokeh.described(settings)})
     drawn = _pictures(folder, settings, done)
-    text = _page(settings, done, store, drawn) + _ablations(folder, settings, store)
-    with atomic_path(arguments.out / "bokeh.md") as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    varied = _ablations(folder, settings, store)
+    _write(arguments.out / "bokeh.md", _page(settings, done, store, drawn) + _ablation_parts(varied))
+    _write(arguments.claims, _claims(done.document, varied))
     print(f"{arguments.out / 'bokeh.md'}: {len(done.document['tables'])} tables, {settings.seeds} seeds")
 
 
@@ -119,19 +120,46 @@ def _facts(settings: bokeh.Settings, store: Store) -> str:
     return "\n".join([rule, *lines, "", "```toml", to_toml(settings).strip(), "```", ""])
 
 
-def _ablations(folder: Path, settings: bokeh.Settings, store: Store) -> str:
-    """Every ablation that is finished."""
-    parts = []
+def _ablations(folder: Path, settings: bokeh.Settings, store: Store) -> dict[str, dict[str, Any]]:
+    """Every ablation that is finished, written and drawn."""
+    found = {}
     for name in ablations.ABLATIONS.names():
         cells = ablations.ablation_cells(name, settings)
         if any(store.get(cell.kind, cell.config) is None for cell in cells):
             continue
-        document = ablations.ablation(name, settings, store=store, workers=1, progress=False)
-        write_json(folder / f"ablation-{name}.json", document)
-        _save(folder / f"ablation-{name}.png", ablations.draw(document))
-        picture = f"![ablation {name}](bokeh/ablation-{name}.png)\n"
-        parts.append(f"\n## Ablation: {name}\n\n{picture}\n{ablations.markdown(document)}")
-    return "\n".join(parts)
+        found[name] = ablations.ablation(name, settings, store=store, workers=1, progress=False)
+        write_json(folder / f"ablation-{name}.json", found[name])
+        _save(folder / f"ablation-{name}.png", ablations.draw(found[name]))
+    return found
+
+
+def _ablation_parts(found: Mapping[str, Mapping[str, Any]]) -> str:
+    return "\n".join(
+        f"\n## Ablation: {document['title']}\n\n![ablation {name}](bokeh/ablation-{name}.png)\n\n"
+        f"{ablations.markdown(document)}"
+        for name, document in found.items()
+    )
+
+
+def _claims(document: Mapping[str, Any], varied: Mapping[str, Mapping[str, Any]]) -> str:
+    seeds = max(table["seeds"] for table in document["tables"])
+    return "\n".join(
+        [
+            "# The paper's claims\n",
+            "What the paper says, when we would call it reproduced, and what we found. Written by "
+            "`experiments/bokeh/publish.py` from [the results](results/bokeh.md); the rules are in "
+            "`fcal.benchmarks.bokeh.claims`.\n",
+            f"## Bokeh, {seeds} seed{'s' if seeds > 1 else ''}\n",
+            claims.claims_markdown([*claims.claims(document), *claims.ablation_claims(varied)]),
+            "## Depth on KITTI, detection on KITTI and Cityscapes\n",
+            "Not tested yet.\n",
+        ]
+    )
+
+
+def _write(path: Path, text: str) -> None:
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

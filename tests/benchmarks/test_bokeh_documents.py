@@ -1,0 +1,108 @@
+"""Markdown and verdicts written from tables: of made-up numbers whose answer is plain."""
+
+import math
+
+import pytest
+
+from fcal.benchmarks.bokeh import claims, markdown
+from fcal.benchmarks.bokeh.rows import COLUMNS, ERRORS
+from fcal.benchmarks.bokeh.settings import preset
+from fcal.benchmarks.bokeh.tables import table
+
+FLOOR = {"expected": 0.01, "q95": 0.02}
+
+
+def result(**columns):
+    values = {**dict.fromkeys(COLUMNS, 0.5), **columns}
+    grid = {"bins": 20, "df": 75, "floors": dict.fromkeys(ERRORS, FLOOR), **{name: values[name] for name in ERRORS}}
+    return {"status": "done", "columns": values, "floors": dict.fromkeys(ERRORS, FLOOR), "grids": [grid]}
+
+
+def made_up(**rows):
+    return table(preset("tiny", seeds=2), "homoscedastic", "paper-like", rows)
+
+
+@pytest.fixture
+def entry():
+    nll = [
+        result(ece_q=0.3, ece_z=0.02, l1_gt=1.0, predict_ms=1.0),
+        result(ece_q=0.4, ece_z=0.02, l1_gt=1.0, predict_ms=1.0),
+    ]
+    kl = [
+        result(ece_q=0.1, ece_z=0.01, l1_gt=1.5, predict_ms=1.0),
+        result(ece_q=0.2, ece_z=0.01, l1_gt=1.5, predict_ms=1.0),
+    ]
+    wass = [result(ece_q=0.2, ece_z=0.01, l1_gt=1.0), result(ece_q=0.1, ece_z=0.01, l1_gt=1.0)]
+    temperature = [result(ece_q=0.05, ece_z=0.015), result(ece_q=0.05, ece_z=0.015)]
+    return made_up(
+        nll=nll, fcal_kl=kl, fcal_wass=wass, temperature=temperature, mmd=[{"status": "failed", "reason": "lost"}] * 2
+    )
+
+
+def verdicts(*tables):
+    return {one.claim: one.verdict for one in claims.claims({"tables": list(tables)})}
+
+
+def test_claims_follow_their_rules(entry):
+    found = verdicts(entry)
+    assert found["f-Cal is better calibrated than training by likelihood"] == "reproduced"
+    assert found["without sacrificing deterministic performance"] == "not reproduced"  # 1.5 times NLL's
+    assert found["and better than temperature scaling"] == "not reproduced"  # 0.15 against 0.05
+    assert found["... also in ECE(z)"] == "reproduced"
+    assert found["MMD does not converge"] == "reproduced"
+    assert found["f-Cal costs nothing at inference"] == "reproduced"
+    assert not any("Isotonic" in claim for claim in found)  # no such row, no verdict
+
+
+def test_claims_that_hold_in_one_table_only_are_partly_reproduced(entry):
+    worse = made_up(nll=[result(ece_q=0.3)], fcal_kl=[result(ece_q=0.4)], fcal_wass=[result(ece_q=0.4)])
+    assert verdicts(entry, worse)["f-Cal is better calibrated than training by likelihood"] == "partly"
+
+
+def test_claim_is_not_made_where_nll_is_calibrated():
+    calm = made_up(nll=[result(ece_q=0.015)], fcal_kl=[result(ece_q=0.3)], fcal_wass=[result(ece_q=0.3)])
+    assert "f-Cal is better calibrated than training by likelihood" not in verdicts(calm)
+
+
+def test_paired_counts_only_seeds_outside_the_band():
+    one = made_up(nll=[result(ece_q=0.019), result(ece_q=0.3)], fcal_kl=[result(ece_q=0.5), result(ece_q=0.1)])
+    pair = one["paired"]["fcal_kl - nll"]
+    assert (pair["seeds"], pair["outside_band"], pair["below"]) == (2, 1, 1)
+    assert pair["ece_q"] == pytest.approx([0.481, -0.2])
+
+
+def test_ablation_claims_follow_their_rules():
+    points = [{"x": k, "ece_q": value} for k, value in ((10, 0.4), (50, 0.3), (75, 0.1), (100, 0.2))]
+    (found,) = claims.ablation_claims({"k": {"series": {"fixed_lam": points}, "noise": "a", "regime": "b"}})
+    assert found.verdict == "reproduced"
+    assert "30.00 to 40.00 for K <= 50, 10.00 to 20.00 above" in found.numbers[0]
+    named = [{"x": name, "ece_q": value} for name, value in (("kl", 0.3), ("wasserstein", 0.1), ("hellinger", 0.2))]
+    (best,) = claims.ablation_claims({"divergence": {"series": {"fcal": named}, "noise": "a", "regime": "b"}})
+    assert best.verdict == "not reproduced"
+
+
+def test_results_markdown_has_a_line_for_every_row_and_floor(entry):
+    text = markdown.results_markdown(entry)
+    assert text.count("\n") == 2 + len(entry["rows"]) + 2
+    assert "| nll | 1e+03 ± 0 | 500 ± 0 | 2 ± 0 |" in text
+    assert "| mmd (failed) | -" in text
+    assert markdown.failures(entry) == ["mmd failed: 2 of 2 seeds: lost"]
+    mean, sd = 35.0, 100 * math.sqrt(2) * 0.05  # of 0.3 and 0.4, x100
+    assert f"{mean:.3g} ± {sd:.2g}" in text
+
+
+def test_paper_markdown_puts_its_numbers_beside_ours(entry):
+    line = next(line for line in markdown.paper_markdown(entry).splitlines() if line.startswith("| fcal_wass"))
+    assert "3.7 ± 0.22" in line  # ECE(q) .037 ± .0022 of the paper's appendix
+    assert markdown.paper_markdown({**entry, "paper": {}}) == ""
+
+
+def test_grids_markdown_shows_ece_z_once_for_every_number_of_bins(entry):
+    header = markdown.grids_markdown(entry).splitlines()[0]
+    assert header.count("ECE(z)") == 1
+    assert header.count("ECE(q)") == 1
+
+
+def test_claims_markdown_has_a_line_for_every_claim(entry):
+    found = claims.claims({"tables": [entry]})
+    assert claims.claims_markdown(found).count("\n") == 2 + len(found)
