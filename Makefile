@@ -48,6 +48,7 @@ bench: setup ## speed as ratios in one run; writes runs/bench/*.json
 	$(BIN)/python bench/families.py --out runs/bench/families.json
 	$(BIN)/python bench/evaluation.py --out runs/bench/evaluation.json
 	$(BIN)/python bench/recalibration.py --out runs/bench/recalibration.json
+	$(BIN)/python bench/training.py --out runs/bench/training.json
 	$(BIN)/python bench/data.py --out runs/bench/data.json
 
 # torch and torchvision are only good as a pair: to move them, edit their two lines first.

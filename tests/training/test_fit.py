@@ -4,6 +4,7 @@ import importlib
 import random
 import sys
 import threading
+import time
 import warnings
 
 import numpy as np
@@ -15,6 +16,8 @@ from torch.utils.data import TensorDataset
 from training.toys import net, wave
 
 import fcal
+from fcal.data import BokehConfig, BokehSplits
+from fcal.models import ConvNet
 from fcal.training import Batches, Diverged, FitConfig, ObjectiveConfig, fit, objective, predict
 
 SHORT = FitConfig(epochs=3, batch_size=32, learning_rate=0.01)
@@ -127,6 +130,17 @@ def test_head_only_training_leaves_the_rest_untouched():
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name]) != name.startswith("head"), name  # batch norm's running means too
     assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_fit_of_the_head_alone_keeps_the_mean_of_a_network_that_names_its_uncertainty_head():
+    network, data = ConvNet(size=16), BokehSplits(BokehConfig(images=100, extra=0, size=16))
+    images = data.test[:]["input"]
+    network.eval()
+    before = network(images)
+    fit(network, None, data.train, data.validation, FitConfig(epochs=2, trained="head"), progress=False)
+    after = network(images)
+    assert torch.equal(before.mean, after.mean)
+    assert not torch.equal(before.stddev, after.stddev)
 
 
 def test_head_only_training_needs_a_head():
@@ -309,6 +323,9 @@ def test_bar_is_shown_to_people_alone_and_goes_away(capsys, monkeypatch):
     assert "training" in out.err
     with pytest.raises(Diverged):
         fit(Exploding(3), objective(ObjectiveConfig(name="mse")), wave(80), None, FitConfig(batch_size=16))
+    deadline = time.monotonic() + 5  # the thread that draws the bar ends at its next beat
+    while threading.active_count() > threads and time.monotonic() < deadline:
+        time.sleep(0.05)
     assert threading.active_count() == threads, "what draws the bar has ended, also after an error"
 
 

@@ -67,5 +67,5 @@ def test_bench_writes_a_row_per_claim(tmp_path):
     run = subprocess.run(words, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     rows = json.loads((tmp_path / "out.json").read_text())["rows"]
-    assert len(rows) == 4
+    assert len(rows) == 6
     assert all(math.isfinite(row["ratio"]) for row in rows)

@@ -65,6 +65,11 @@ class ConvNet(nn.Module):
             else NormalHead(hidden, outputs, centre=0.5, sigma=0.1)
         )
 
+    @property
+    def uncertainty_head(self) -> nn.Module | None:
+        """What predicts the standard deviation; None where the network predicts points."""
+        return self.head.spread if isinstance(self.head, NormalHead) else None
+
     def forward(self, images: Tensor) -> Normal | Tensor:
         """Predict from images.
 

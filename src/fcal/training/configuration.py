@@ -32,7 +32,8 @@ for _name, _meaning in {
 
 
 def _head(model: nn.Module) -> nn.Module:
-    head = getattr(model, "head", None)
+    """What predicts the uncertainty where the model says so, else its last layers."""
+    head = getattr(model, "uncertainty_head", None) or getattr(model, "head", None)
     if not isinstance(head, nn.Module):
         raise ValueError(f"expected `model` with a module `head` where trained is 'head', got {type(model).__name__}")
     return head
@@ -57,7 +58,8 @@ class FitConfig:
         clip_norm: Largest norm of the gradient; 0 for any.
         patience: Epochs without a better ``monitor`` after which training stops; 0 for never.
         monitor: Number of the validation set that is to be small; the weights of its best epoch are kept.
-        trained: ``"full"``, or ``"head"``: only what the model calls its ``head``, the rest as in evaluation.
+        trained: ``"full"``, or ``"head"``: only what the model calls its ``uncertainty_head``, or where it has none its
+            ``head``, the rest as in evaluation.
         channels_last: Memory format of images and convolutions; faster on most machines.
         checkpoint_every_steps: Steps between checkpoints; the end of training has one anyway.
         seed: Of the order of the rows, dropout and whatever else is drawn.

@@ -55,8 +55,12 @@ class Training(LightningModule):  # type: ignore[misc]
         learned = [parameter for parameter in learned if parameter.requires_grad]
         if not learned:
             raise ValueError(f"expected `model` with parameters to train, got none in {type(self.model).__name__}")
-        options = {"lr": self.config.learning_rate, "weight_decay": self.config.weight_decay}
-        return OPTIMIZERS[self.config.optimizer](learned, **options)
+        return OPTIMIZERS[self.config.optimizer](
+            learned,
+            lr=self.config.learning_rate,
+            weight_decay=self.config.weight_decay,
+            fused=all(parameter.is_floating_point() for parameter in learned),  # one pass over the weights, not ten
+        )
 
     def on_train_start(self) -> None:
         """The trained part in training mode, the rest as in evaluation."""

@@ -17,7 +17,10 @@ class Predicted(NamedTuple):
     """A prediction of all rows of a dataset, in their order, and their targets.
 
     Example:
-        See :func:`predict`, and :class:`fcal.metrics.Report` for what to do with it.
+        >>> from fcal.training import predict
+        >>> data = torch.utils.data.TensorDataset(torch.zeros(3, 1), torch.ones(3, 1))
+        >>> predict(torch.nn.Identity(), data).target.sum()
+        tensor(3.)
     """
 
     pred: Distribution | Tensor

@@ -47,7 +47,7 @@ class Run:
             ``provenance``.
 
     Example:
-        See :func:`train`.
+        See :class:`RunConfig` and :func:`train`.
     """
 
     folder: Path
@@ -124,7 +124,11 @@ def load(folder: str | os.PathLike[str]) -> Run:
         ValueError: It is not finished, or damaged; or its data or network is not known here.
 
     Example:
-        See :func:`train`.
+        >>> from fcal.training import load
+        >>> load("nowhere")
+        Traceback (most recent call last):
+        ...
+        ValueError: expected nowhere a finished run, got one without readable SHA256SUMS
     """
     place = Path(folder)
     check_sums(place)
