@@ -18,6 +18,7 @@ from fcal.plots.galleries import disc_gallery
 from fcal.plots.sheets import calibration_sheet
 from fcal.sweeps import Store
 
+KINDS = ("bokeh-row", "bokeh-point")
 REGIME_WORDS = {
     "paper-like": "The network's own error dominates, as in the paper.",
     "noise-dominated": "The noise of the labels dominates.",
@@ -35,9 +36,14 @@ def main() -> None:
     mpl.use("agg")
     settings = bokeh.preset(arguments.preset, seeds=arguments.seeds)
     folder = arguments.out / "bokeh"
-    store = Store(arguments.run / "cells", committed=[folder / "cells"])
-    for kind in ("bokeh-row", "bokeh-point"):
-        store.publish(folder / "cells", kind)
+    for kind in KINDS:
+        Store(arguments.run / "cells").publish(folder / "cells", kind)
+    store = Store(folder / "cells")  # from here on the docs' own cells are all there is
+    missing = [cell.name for cell in bokeh.cells_of(settings) if store.get(cell.kind, cell.config) is None]
+    if missing:
+        raise SystemExit(
+            f"expected all cells of {settings.seeds} seeds, got none of {missing[0]} and {len(missing) - 1} more"
+        )
     done = bokeh.benchmark(settings, store=store, workers=1)
     write_json(folder / "results.json", {**done.document, "settings": bokeh.described(settings)})
     drawn = _pictures(folder, settings, done)
@@ -104,7 +110,7 @@ def _table_part(table: Mapping[str, Any]) -> str:
 
 def _facts(settings: bokeh.Settings, store: Store) -> str:
     """Config, commits, machine and time of the cells in these tables."""
-    records = [record for record in store.records() if record.kind in ("bokeh-row", "bokeh-point")]
+    records = [record for record in store.records() if record.kind in KINDS]
     seconds = sum(record.seconds or 0.0 for record in records)
     found = {
         name: ", ".join(sorted(Counter(str(record.provenance[name]) for record in records)))

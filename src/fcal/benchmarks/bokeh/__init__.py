@@ -2,7 +2,7 @@
 
 from fcal.benchmarks.bokeh.methods import METHODS
 from fcal.benchmarks.bokeh.page import write_page
-from fcal.benchmarks.bokeh.running import Benchmark, benchmark, committed_cells, rows_of
+from fcal.benchmarks.bokeh.running import Benchmark, benchmark, cells_of, committed_cells, rows_of
 from fcal.benchmarks.bokeh.settings import PRESETS, Settings, described, preset
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "Benchmark",
     "Settings",
     "benchmark",
+    "cells_of",
     "committed_cells",
     "described",
     "preset",

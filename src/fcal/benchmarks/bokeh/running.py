@@ -10,7 +10,7 @@ from fcal.benchmarks.bokeh.cells import compute, row_cell
 from fcal.benchmarks.bokeh.methods import ALL_IMAGES, METHODS, Trained
 from fcal.benchmarks.bokeh.settings import Settings
 from fcal.benchmarks.bokeh.tables import table
-from fcal.sweeps import Outcome, Store, run
+from fcal.sweeps import Cell, Outcome, Store, run
 
 
 def rows_of(methods: Sequence[str] | None = None) -> list[str]:
@@ -26,6 +26,24 @@ def rows_of(methods: Sequence[str] | None = None) -> list[str]:
     names = METHODS.names() if methods is None else list(dict.fromkeys(methods))
     trained = [name for name in names if isinstance(METHODS[name], Trained)]
     return names + [name + ALL_IMAGES for name in trained]
+
+
+def cells_of(settings: Settings, methods: Sequence[str] | None = None) -> list[Cell]:
+    """Every cell of the tables, seed by seed, so that an unfinished run has whole tables of fewer seeds."""
+    tables, rows = _tables(settings, methods), rows_of(methods)
+    return [by_row[row][seed] for seed in range(settings.seeds) for by_row in tables.values() for row in rows]
+
+
+def _tables(settings: Settings, methods: Sequence[str] | None) -> dict[tuple[str, str], dict[str, list[Cell]]]:
+    """Cells by noise and regime, by row, by seed."""
+    return {
+        (noise, regime): {
+            row: [row_cell(settings, settings.data(noise, regime, seed), row) for seed in range(settings.seeds)]
+            for row in rows_of(methods)
+        }
+        for regime in settings.regimes
+        for noise in settings.noises
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,20 +79,10 @@ def benchmark(
         progress: Whether a bar is shown.
     """
     start = time.perf_counter()
-    rows = rows_of(methods)
-    cells = {
-        (noise, regime): {
-            row: [row_cell(settings, settings.data(noise, regime, seed), row) for seed in range(settings.seeds)]
-            for row in rows
-        }
-        for regime in settings.regimes
-        for noise in settings.noises
-    }
-    # Seed by seed, so that an unfinished run has whole tables of fewer seeds.
-    todo = [by_row[row][seed] for seed in range(settings.seeds) for by_row in cells.values() for row in rows]
-    outcomes = run(todo, compute, store=store, workers=workers, progress=progress)
+    outcomes = run(cells_of(settings, methods), compute, store=store, workers=workers, progress=progress)
     results = {
-        name: {row: [_result(outcomes[cell]) for cell in by_row[row]] for row in rows} for name, by_row in cells.items()
+        name: {row: [_result(outcomes[cell]) for cell in by_seed] for row, by_seed in by_row.items()}
+        for name, by_row in _tables(settings, methods).items()
     }
     tables = [table(settings, noise, regime, found) for (noise, regime), found in results.items()]
     document = {"task": "bokeh", "tables": tables, "wall_s": round(time.perf_counter() - start, 3)}
