@@ -121,7 +121,7 @@ def _facts(settings: bokeh.Settings, store: Store) -> str:
     rule = (
         "Epochs and hyper-parameters are chosen by the negative log-likelihood of the validation images, three "
         "candidates for every method (the deterministic network by its accuracy). `train_s` is the training of the "
-        "chosen candidate with what it starts from; `predict_ms` is one image on one thread.\n"
+        "chosen candidate with what it starts from; `predict_ms` is one image; both are processor time of one thread.\n"
     )
     return "\n".join([rule, *lines, "", "```toml", to_toml(settings).strip(), "```", ""])
 

@@ -1,6 +1,7 @@
 """Training runs of the benchmark: one network, one objective, one cell of the store."""
 
 import dataclasses
+import time
 from collections.abc import Mapping
 from functools import lru_cache
 from itertools import pairwise
@@ -119,6 +120,7 @@ def train(config: Mapping[str, Any], store: Store) -> dict[str, Any]:
     if config["all_images"]:
         images = Together([splits.train, splits.validation])
     validation = None if config["all_images"] else splits.validation
+    start = time.process_time()  # of one thread: what else runs on the machine does not count
     try:
         done = fit(
             network,
@@ -137,7 +139,7 @@ def train(config: Mapping[str, Any], store: Store) -> dict[str, Any]:
         "history": history,
         "best_epoch": done.best_epoch,
         "best": history[done.best_epoch],
-        "seconds": round(done.seconds, 3),
+        "seconds": round(time.process_time() - start, 3),
     }
 
 
