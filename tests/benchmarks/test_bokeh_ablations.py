@@ -21,6 +21,7 @@ from fcal.data import BokehConfig, BokehSplits
 from fcal.sweeps import Store
 from fcal.training import Diverged, ObjectiveConfig, objective
 
+LAM = 0.05  # of all ablations but that of the weight
 TINY = preset("tiny", images=200, extra=400, base_epochs=2, tune_epochs=1, width=4, hidden=16, candidates=3)
 NAMES = ablations.ABLATIONS.names()
 
@@ -92,12 +93,12 @@ def test_fixed_lam_k_keeps_the_weight_of_the_term_with_k(df):
     of_shape, of_mean = ((torch.log(2 / v) + v / 2 - 1) / 2).item(), ((m - 1).square() / 4).item()
     found = ablation_points("k", TINY)
     scaled = loss_of(of(found, "fixed_lam_k", df))
-    assert scaled["fcal"] == pytest.approx(75 * of_mean + 75 / df * of_shape)
-    # At K = 75 it is twice the loss at fixed lam = 0.5: the same minimum.
+    assert scaled["fcal"] == pytest.approx(LAM / (1 - LAM) * (75 * of_mean + 75 / df * of_shape))
+    # At K = 75 it is a multiple of the loss at fixed lam: the same minimum.
     plain, there = loss_of(of(found, "fixed_lam", 75)), loss_of(of(found, "fixed_lam_k", 75))
-    assert there == {name: pytest.approx(2 * value) for name, value in plain.items()}
+    assert there == {name: pytest.approx(value / (1 - LAM)) for name, value in plain.items()}
     assert scaled["nll"] == pytest.approx(there["nll"])
-    assert loss_of(of(found, "fixed_lam", df))["fcal"] == pytest.approx(0.5 * (df * of_mean + of_shape))
+    assert loss_of(of(found, "fixed_lam", df))["fcal"] == pytest.approx(LAM * (df * of_mean + of_shape))
 
 
 def test_constraints_of_k_are_what_their_names_say():
@@ -106,24 +107,26 @@ def test_constraints_of_k_are_what_their_names_say():
     assert both == pytest.approx(on_q + on_z)
     pred, given = batch()
     exact = fcal.FCalLoss("chi2_moments", 5)(pred, given["target"]).item()
-    assert loss_of(of(found, "chi2", 5))["fcal"] == pytest.approx(0.5 * exact)
+    assert loss_of(of(found, "chi2", 5))["fcal"] == pytest.approx(LAM * exact)
 
 
 def test_likelihood_of_the_trade_off_is_weighed_against_accuracy():
-    point = of(ablation_points("lambda", TINY), "l1_nll", 0.2)
+    point = of(ablation_points("lambda", TINY), "l1_nll", 0.1)
     pred, given = batch()
     assert loss_of(point) == {
-        "smooth-l1": pytest.approx(0.8 * smooth_l1_loss(pred.mean, given["target"]).item()),
-        "nll": pytest.approx(0.2 * -pred.log_prob(given["target"]).mean().item()),
+        "smooth-l1": pytest.approx(0.9 * smooth_l1_loss(pred.mean, given["target"]).item()),
+        "nll": pytest.approx(0.1 * -pred.log_prob(given["target"]).mean().item()),
     }
 
 
 def test_weights_of_the_trade_off_are_those_of_its_points():
     found = ablation_points("lambda", TINY)
-    for series in ("l1_nll", "calibration_loss", "fcal_kl", "fcal_kl_detached", "fcal_wass"):
+    weights = dict.fromkeys(("fcal_kl", "fcal_kl_detached", "fcal_wass"), designs.WEIGHTS)
+    weights |= {"l1_nll": designs.LIKELIHOOD_WEIGHTS, "calibration_loss": designs.CALIBRATION_LOSS_WEIGHTS}
+    for series, expected in weights.items():
         curve = [point for point in found if point.series == series]
-        assert tuple(point.x for point in curve) == designs.WEIGHTS
-        assert [point.cell.config["fit"]["objective"]["lam"] for point in curve] == list(designs.WEIGHTS)
+        assert tuple(point.x for point in curve) == expected
+        assert [point.cell.config["fit"]["objective"]["lam"] for point in curve] == list(expected)
     options = [
         of(found, series, 0.5).cell.config["fit"]["objective"]["detach_mean"]
         for series in ("fcal_kl", "fcal_kl_detached")
@@ -145,7 +148,7 @@ def test_every_divergence_is_there():
     found = ablation_points("divergence", TINY)
     assert [point.x for point in found if point.series == "fcal"] == fcal.divergences.names()
     chosen = of(found, "fcal", "sorted_wasserstein").cell.config["fit"]["objective"]
-    assert (chosen["divergence"], chosen["on"], chosen["lam"]) == ("sorted_wasserstein", "z", 0.5)
+    assert (chosen["divergence"], chosen["on"], chosen["lam"]) == ("sorted_wasserstein", "z", LAM)
 
 
 # --- cells --------------------------------------------------------------------------------------------------------
@@ -154,7 +157,7 @@ def test_every_divergence_is_there():
 def test_points_that_ablations_share_are_one_cell():
     kl = {
         of(ablation_points(name, TINY), series, x).cell
-        for name, series, x in (("k", "fixed_lam", 75), ("lambda", "fcal_kl", 0.5), ("divergence", "fcal", "kl"))
+        for name, series, x in (("k", "fixed_lam", 75), ("lambda", "fcal_kl", LAM), ("divergence", "fcal", "kl"))
     }
     assert len(kl) == 1
 
@@ -162,12 +165,12 @@ def test_points_that_ablations_share_are_one_cell():
 def test_points_share_their_training_with_the_table():
     data = TINY.data("heteroscedastic", "paper-like", 0)
     trainings = [point.cell.config["fit"] for point in ablation_points("lambda", TINY)]
+    weights = {"calibration_loss": designs.CALIBRATION_LOSS_WEIGHTS}
     for method in ("fcal_kl", "fcal_wass", "calibration_loss"):
         for cell, options in zip(
             fits.candidate_cells(TINY, data, METHODS[method]), METHODS[method].candidates, strict=True
         ):
-            assert (cell.config in trainings) == (options["lam"] in designs.WEIGHTS)
-            assert options["rate"] == 1.0
+            assert (cell.config in trainings) == (options["lam"] in weights.get(method, designs.WEIGHTS))
 
 
 def test_cells_are_listed_once_and_start_from_one_training():
@@ -226,7 +229,7 @@ def test_numbers_are_those_of_the_network_on_test_images(store, documents):
         TINY,
         TINY.data("heteroscedastic", "paper-like", 0),
         METHODS["fcal_wass"],
-        {"name": "fcal", "divergence": "wasserstein", "lam": 0.9, "rate": 1.0},
+        {"name": "fcal", "divergence": "wasserstein", "lam": 0.9},
         start=fits.base_cell(TINY, TINY.data("heteroscedastic", "paper-like", 0), METHODS["nll"]),
     )
     assert cell.config == point.cell.config["fit"]

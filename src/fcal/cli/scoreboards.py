@@ -32,8 +32,8 @@ def print_tables(tables: Sequence[Mapping[str, Any]], *, page: str) -> None:
     for entry in tables:
         _show(console, _table(entry, spread=entry["seeds"] > 1 and console.width >= _ROOM_FOR_SPREAD))
         for name, row in entry["rows"].items():
-            if row.get("status") == "failed":
-                console.print(Text(f"{name} failed: {row['reason']}", style="yellow"))
+            if "status" in row:
+                console.print(Text(f"{name} {row['status']}: {row['reason']}", style="yellow"))
         if entry["paper"]:
             _show(console, _beside_paper(entry))
     console.print(
@@ -74,11 +74,12 @@ def _table(entry: Mapping[str, Any], *, spread: bool) -> Table:
     caption = f"S = {entry['bins']}, K = {entry['df']}, n = {entry['n_test']:,}"
     table = _new_table("", *(_heading(name) for name in _SHOWN), title=title, caption=caption)
     for name, row in entry["rows"].items():
-        style = "yellow" if row.get("status") == "failed" else ""
+        style = "yellow" if "status" in row else ""
         table.add_row(name, *(_value(row[column], column, spread) for column in _SHOWN), style=style)
     table.add_section()
+    floors = {**entry["floors"], "ence": None}  # that of ENCE depends on the predicted sigmas: every row has its own
     for what, label in (("expected", "calibrated model"), ("q95", "95 % below")):
-        table.add_row(label, *(_floor(entry["floors"].get(column), column, what) for column in _SHOWN), style="dim")
+        table.add_row(label, *(_floor(floors.get(column), column, what) for column in _SHOWN), style="dim")
     return table
 
 

@@ -35,7 +35,7 @@ def methods_of(rows: Iterable[str]) -> list[str]:
 
 def failed(row: Mapping[str, Any]) -> bool:
     """Whether a row says that its method failed."""
-    return row.get("status") == "failed"
+    return row.get("status") in ("failed", "crashed")
 
 
 def results_table(entry: Table) -> str:

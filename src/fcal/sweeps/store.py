@@ -5,13 +5,13 @@ import hashlib
 import json
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fcal._files import atomic_path, provenance
-from fcal.sweeps.keys import canonical, file_stem, plain, plain_config
+from fcal.sweeps.keys import canonical, file_stem, key, plain, plain_config
 
 _FORMAT, _VERSION = "fcal.cell", 1
 _LARGEST = 200_000  # bytes; cells are committed
@@ -137,8 +137,15 @@ class Store:
             if record is not None and kind in (None, record.kind):
                 yield record
 
-    def publish(self, folder: str | os.PathLike[str], kind: str | None = None) -> list[Path]:
-        """Copy the cells of the writable folder to one that is committed; whole ones that are there stay.
+    def publish(
+        self, folder: str | os.PathLike[str], kind: str | None = None, *, only: Container[str] | None = None
+    ) -> list[Path]:
+        """Copy cells of the writable folder to one that is committed; whole ones that are there stay.
+
+        Args:
+            folder: Where to.
+            kind: What sort of cells; all where None.
+            only: Keys of the cells to copy; all where None.
 
         Returns:
             The files that are new.
@@ -146,7 +153,8 @@ class Store:
         written = []
         for record in Store(self.folder).records(kind):
             target = Path(folder) / record.path.name
-            if _checked(target) is None:
+            wanted = only is None or key(record.kind, record.config) in only
+            if wanted and _checked(target) is None:
                 with atomic_path(target) as temporary:
                     temporary.write_bytes(record.path.read_bytes())
                 written.append(target)

@@ -113,7 +113,7 @@ class KeepCheckpoint(Checkpoint):  # type: ignore[misc]
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Between epochs, and when all is done."""
         record = pl_module.record
-        if self._is_due(record) or record.is_finished(pl_module.config.epochs):
+        if self._is_due(record) or record.is_finished(pl_module.config.passes):
             self._save(trainer, record)
 
     def _is_due(self, record: Record) -> bool:

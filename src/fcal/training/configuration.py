@@ -49,7 +49,8 @@ class FitConfig:
     """How to train; every value is checked when the config is made.
 
     Attributes:
-        epochs: Passes over the training set, at most.
+        epochs: Passes over the training set, at most; the schedule of the learning rate is laid out over them.
+        stop_after: Passes after which it ends although the schedule goes on; 0 for none.
         batch_size: Rows in a batch, at most; all batches of an epoch are about equally large.
         learning_rate: Largest rate of the schedule.
         weight_decay: As the optimizer understands it.
@@ -73,6 +74,7 @@ class FitConfig:
     """
 
     epochs: int = 30
+    stop_after: int = 0
     batch_size: int = 64
     learning_rate: float = 1e-3
     weight_decay: float = 0.0
@@ -86,8 +88,14 @@ class FitConfig:
     checkpoint_every_steps: int = 200
     seed: int = 0
 
+    @property
+    def passes(self) -> int:
+        """Passes over the training set that are made at most."""
+        return self.stop_after or self.epochs
+
     def __post_init__(self) -> None:
         check_integer("epochs", self.epochs, at_least=1)
+        check_integer("stop_after", self.stop_after, at_least=0, at_most=self.epochs)
         check_integer("batch_size", self.batch_size, at_least=1)
         check_number("learning_rate", self.learning_rate, low=1e-12, high=1e6)
         check_number("weight_decay", self.weight_decay, low=0.0, high=1e6)

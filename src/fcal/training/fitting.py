@@ -100,7 +100,7 @@ def fit(
     record = Record(dataset_rows=batches.rows) if saved is None else Record.from_state(saved["fcal"]["record"])
     if saved is not None:
         _load(path, saved, model)
-    if not record.is_finished(config.epochs):
+    if not record.is_finished(config.passes):
         judged = None if validation is None else Batches(validation, config.batch_size)
         extra = [*callbacks, *_own_callbacks(path, config, progress)]
         with random_state_kept(), _quiet(), _frozen_but(TRAINED[config.trained](model), model):
@@ -159,7 +159,7 @@ def _trainer(config: FitConfig, callbacks: list[Callback]) -> Trainer:
     return Trainer(
         accelerator="gpu" if torch.cuda.is_available() else "cpu",
         devices=1,
-        max_epochs=config.epochs,
+        max_epochs=config.passes,
         gradient_clip_val=config.clip_norm or None,
         callbacks=callbacks,
         enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),

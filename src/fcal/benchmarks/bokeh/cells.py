@@ -34,6 +34,7 @@ def row_cell(settings: Settings, data: BokehConfig, row: str) -> Cell:
         "settings": _relevant(settings),
         "data": dataclasses.asdict(data),
         "row": row,
+        "method": dataclasses.asdict(method),
     }
     where = f"{data.regime} {data.noise} {data.seed}"
     return Cell(KIND, config, needs=needs, affinity=where, label=f"{row} ({where})")
@@ -98,15 +99,16 @@ def _trained(settings: Settings, data: BokehConfig, method: Trained, store: Stor
     for candidate, cell in zip(candidates, cells, strict=True):
         candidate["test"] = None if candidate["status"] == "diverged" else _test_columns(settings, cell, store)
     best = _network_scores(settings, data, cells[place], store)
-    best["columns"]["train_s"] = round(base["seconds"] + results[place]["seconds"], 3)
+    is_base = fits.is_base(method.candidates[place])
+    best["columns"]["train_s"] = round(base["seconds"] + (0.0 if is_base else results[place]["seconds"]), 3)
     judged = {name: value for name, value in candidates[place].items() if name in ("status", "reason")}
     return {
         **judged,
         **best,
         **outcome,
         "chosen": place,
-        "epochs": {"base": base["best_epoch"] + 1, "tune": results[place]["best_epoch"] + 1},
-        "history": {"base": base["history"], "tune": results[place]["history"]},
+        "epochs": {"base": base["best_epoch"] + 1, "tune": 0 if is_base else results[place]["best_epoch"] + 1},
+        "history": {"base": base["history"], "tune": [] if is_base else results[place]["history"]},
     }
 
 
@@ -116,15 +118,18 @@ def _all_images(settings: Settings, data: BokehConfig, name: str, method: Traine
     assert before is not None, "the row that chooses is computed first"
     if "chosen" not in before:
         return {"status": "failed", "reason": before["reason"]}
-    base = fits.base_cell(settings, data, method, epochs=before["epochs"]["base"])
-    options = method.candidates[before["chosen"]]
-    cell = fits.tuned_cell(settings, data, method, options, start=base, epochs=before["epochs"]["tune"])
-    results = [fits.fitted(each, store) for each in (base, cell)]
-    for result in results:
+    base = fits.base_cell(settings, data, method, stop_after=before["epochs"]["base"])
+    cell, options = base, method.candidates[before["chosen"]]
+    if not fits.is_base(options):
+        cell = fits.tuned_cell(settings, data, method, options, start=base, stop_after=before["epochs"]["tune"])
+    seconds = 0.0
+    for each in dict.fromkeys((base, cell)):
+        result = fits.fitted(each, store)
         if result["status"] == "failed":
             return result
+        seconds += result["seconds"]
     scores = _network_scores(settings, data, cell, store)
-    scores["columns"]["train_s"] = round(sum(result["seconds"] for result in results), 3)
+    scores["columns"]["train_s"] = round(seconds, 3)
     kept = {name: before[name] for name in ("status", "reason") if name in before}
     return {**kept, **scores, "chosen": before["chosen"], "epochs": before["epochs"]}
 

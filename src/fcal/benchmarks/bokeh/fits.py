@@ -20,9 +20,10 @@ from fcal.sweeps import Cell, Store, load_tensors, save_tensors
 from fcal.training import Diverged, FitConfig, ObjectiveConfig, fit, objective
 
 KIND = "bokeh-fit"
-VERSION = 1  # part of every address; to be raised when the same config would give other numbers
+VERSION = 2  # part of every address; to be raised when the same config would give other numbers
 _WEIGHTS = ".safetensors"
 _PREDICTED_AT_ONCE = 1000
+_REPETITION = 1000  # from one order of the images to the next; seeds of a table are fewer
 _SMALL = 6  # significant digits of the numbers kept of a training
 
 
@@ -44,22 +45,28 @@ class Together(ConcatDataset[Mapping[str, Tensor]]):
         return columns
 
 
-def base_cell(settings: Settings, data: BokehConfig, method: Trained, *, epochs: int | None = None) -> Cell:
-    """The training before a method's own: on all images for that many epochs where ``epochs`` is given."""
+def base_cell(settings: Settings, data: BokehConfig, method: Trained, *, stop_after: int = 0) -> Cell:
+    """The training before a method's own; with ``stop_after``, so many epochs of it, on all images."""
     options = {
-        "epochs": settings.base_epochs if epochs is None else epochs,
+        "epochs": settings.base_epochs,
+        "stop_after": stop_after,
         "batch_size": settings.base_batch,
         "learning_rate": settings.base_rate,
+        "seed": data.seed,
     }
-    return _cell(settings, data, method, {"name": method.plain}, options, start=None, all_images=epochs is not None)
+    return _cell(settings, data, method, {"name": method.plain}, options, start=None)
 
 
 def candidate_cells(settings: Settings, data: BokehConfig, method: Trained) -> list[Cell]:
     """A method's own training, once for every candidate."""
     base = base_cell(settings, data, method)
-    return [
-        tuned_cell(settings, data, method, chosen, start=base) for chosen in method.candidates[: settings.candidates]
-    ]
+    chosen = method.candidates[: settings.candidates]
+    return [base if is_base(one) else tuned_cell(settings, data, method, one, start=base) for one in chosen]
+
+
+def is_base(chosen: Mapping[str, Any]) -> bool:
+    """Whether a candidate is the network that the others start from."""
+    return chosen.get("repetition") == 0
 
 
 def tuned_cell(
@@ -69,18 +76,20 @@ def tuned_cell(
     chosen: Mapping[str, Any],
     *,
     start: Cell,
-    epochs: int | None = None,
+    stop_after: int = 0,
 ) -> Cell:
-    """One candidate of a method, from the weights of another cell; see :func:`base_cell` for ``epochs``."""
+    """One candidate of a method, from the weights of another cell; see :func:`base_cell` for ``stop_after``."""
     options = {
-        "epochs": settings.tune_epochs if epochs is None else epochs,
+        "epochs": settings.tune_epochs,
+        "stop_after": stop_after,
         "batch_size": settings.tune_batch,
-        "learning_rate": settings.tune_rate * chosen["rate"],
+        "learning_rate": settings.tune_rate,
+        "seed": data.seed + _REPETITION * chosen.get("repetition", 0),
     }
-    own = {name: value for name, value in chosen.items() if name != "rate"}
+    own = {name: value for name, value in chosen.items() if name != "repetition"}
     if own["name"] == "fcal":
         own.setdefault("df", settings.df)
-    return _cell(settings, data, method, own, options, start=start, all_images=epochs is not None)
+    return _cell(settings, data, method, own, options, start=start)
 
 
 def _cell(
@@ -91,7 +100,6 @@ def _cell(
     options: Mapping[str, Any],
     *,
     start: Cell | None,
-    all_images: bool,
 ) -> Cell:
     config = {
         "version": VERSION,
@@ -103,10 +111,8 @@ def _cell(
             "deterministic": method.deterministic,
         },
         "objective": dataclasses.asdict(ObjectiveConfig(**own)),
-        "fit": dataclasses.asdict(
-            FitConfig(**options, monitor=method.monitor, channels_last=True, schedule="cosine", seed=data.seed)
-        ),
-        "all_images": all_images,
+        "fit": dataclasses.asdict(FitConfig(**options, monitor=method.monitor, channels_last=True, schedule="cosine")),
+        "all_images": options["stop_after"] > 0,
         "start": None if start is None else start.config,
     }
     return Cell(KIND, config, artifacts=(_WEIGHTS,), needs=() if start is None else (start,))

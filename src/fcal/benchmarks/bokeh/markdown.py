@@ -27,7 +27,7 @@ def results_markdown(table: Table) -> str:
     """Every row of a table: mean ± sd over seeds, and what calibrated models score."""
     lines = _header(["", *(_SHOWN[column][0] for column in table["columns"])])
     for name, row in table["rows"].items():
-        mark = " (failed)" if row.get("status") == "failed" else ""
+        mark = f" ({row['status']})" if "status" in row else ""
         lines.append(_line([name + mark, *(_spread(row[column], column) for column in table["columns"])]))
     for what, label in (("expected", "*calibrated model*"), ("q95", "*95 % of them below*")):
         lines.append(
@@ -82,9 +82,20 @@ def paired_markdown(table: Table) -> str:
     return "\n".join(lines) + "\n"
 
 
+def candidates_markdown(table: Table) -> str:
+    """Every candidate, how often it was chosen, and what it scored on test, which chose nothing."""
+    lines = _header(["", "candidate", "chosen", "validation NLL", "NLL", "ECE(q) x100", "ECE(z) x100", "L1(GT) x1000"])
+    for name, row in table["rows"].items():
+        for one in row.get("candidates", ()):
+            options = ", ".join(f"{key} {value}" for key, value in one["options"].items() if key != "name")
+            numbers = (_spread(one[column], column) for column in ("nll", "ece_q", "ece_z", "l1_gt"))
+            lines.append(_line([name, options, str(one["chosen"]), _spread(one["validation_nll"], "nll"), *numbers]))
+    return "\n".join(lines) + "\n"
+
+
 def failures(table: Table) -> list[str]:
-    """A sentence for every method that failed to train."""
-    return [f"{name} failed: {row['reason']}" for name, row in table["rows"].items() if row.get("status") == "failed"]
+    """A sentence for every method that failed to train or could not be computed."""
+    return [f"{name} {row['status']}: {row['reason']}" for name, row in table["rows"].items() if "status" in row]
 
 
 def _kinds(grids: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, Mapping[str, Any]]]:

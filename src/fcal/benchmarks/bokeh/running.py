@@ -95,7 +95,7 @@ def benchmark(
 
 def _result(outcome: Outcome) -> Mapping[str, Any]:
     if outcome.status == "failed":
-        return {"status": "failed", "reason": outcome.reason}
+        return {"status": "crashed", "reason": outcome.reason}
     found: Mapping[str, Any] = outcome.result
     return found
 

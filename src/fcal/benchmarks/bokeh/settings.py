@@ -89,7 +89,7 @@ PRESETS.add(
         images=200, extra=400, size=16, width=8, hidden=32, base_epochs=8, tune_epochs=2, candidates=1, base_batch=32
     ),
 )
-PRESETS.add("quick", Settings(images=2000, extra=5000, base_epochs=20, tune_epochs=8, tune_batch=128))
+PRESETS.add("quick", Settings(images=2000, extra=5000, base_epochs=15, tune_batch=128, candidates=2))
 PRESETS.add("paper", Settings(regimes=("paper-like", "noise-dominated"), seeds=5))
 
 

@@ -8,6 +8,10 @@ from typing import Any
 
 from fcal.benchmarks.bokeh.rows import COLUMNS, ERRORS
 from fcal.benchmarks.bokeh.settings import Settings
+from fcal.data import Bokeh
+from fcal.data.bokeh import SPLITS
+
+_OF_CANDIDATES = ("l1_gt", "ece_z", "ece_q", "nll")
 
 Results = Mapping[str, Sequence[Mapping[str, Any]]]  # of each row, one result per seed
 
@@ -21,7 +25,8 @@ def table(settings: Settings, noise: str, regime: str, results: Results) -> dict
         regime: Regime of the data.
         results: Results of the rows' cells.
     """
-    test_images = settings.images // 5 + settings.extra
+    sizes = {split: len(Bokeh(split, settings.data(noise, regime, 0))) for split in SPLITS}
+    test_images = sizes["test"] + sizes["extra"]
     return {
         "noise": noise,
         "regime": regime,
@@ -29,12 +34,12 @@ def table(settings: Settings, noise: str, regime: str, results: Results) -> dict
         "bins": settings.bins,
         "df": settings.df,
         "n_test": 2 * test_images,
-        "images": {"train": settings.images * 3 // 5, "validation": settings.images // 5, "test": test_images},
+        "images": {"train": sizes["train"], "validation": sizes["validation"], "test": test_images},
         "columns": list(COLUMNS),
         "rows": {name: _row(found) for name, found in results.items()},
         "floors": _floors(results),
         "paired": _paired(results),
-        "paper": paper_numbers(noise),
+        "paper": paper_numbers(noise) if regime == "paper-like" else {},
         "paper_grid": paper_grid(),
     }
 
@@ -63,18 +68,35 @@ def _paper() -> dict[str, Any]:
 
 
 def _row(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Mean and sd of every column over seeds."""
-    whole = [result["columns"] for result in found if "columns" in result]
-    row: dict[str, Any] = {column: _spread([columns.get(column) for columns in whole]) for column in COLUMNS}
-    row["seeds"] = {column: [columns.get(column) for columns in whole] for column in COLUMNS}
+    """Mean and sd of every column over seeds, and what each candidate would have scored."""
+    by_seed = {column: [result.get("columns", {}).get(column) for result in found] for column in COLUMNS}
+    row: dict[str, Any] = {column: _spread(values) for column, values in by_seed.items()}
+    row["seeds"] = by_seed
+    row["ence_floor"] = next((result["floors"]["ence"] for result in found if "floors" in result), None)
     grids = [result["grids"] for result in found if "grids" in result]
     if grids:
         row["grids"] = _grids(grids)
+    if any("candidates" in result for result in found):
+        row["candidates"] = _candidates([result for result in found if "candidates" in result])
     failed = [result for result in found if result["status"] != "done"]
     if failed:
-        row["status"] = "failed"
+        row["status"] = "crashed" if any(result["status"] == "crashed" for result in failed) else "failed"
         row["reason"] = f"{len(failed)} of {len(found)} seeds: {failed[0].get('reason', 'unknown')}"
     return row
+
+
+def _candidates(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Options of every candidate, in how many seeds it was chosen, and its test numbers, which chose nothing."""
+    return [
+        {
+            "options": same[0]["options"],
+            "chosen": sum(result.get("chosen") == place for result in found),
+            "diverged": sum(one["status"] == "diverged" for one in same),
+            "validation_nll": _spread([one.get("nll") for one in same]),
+            **{name: _spread([(one.get("test") or {}).get(name) for one in same]) for name in _OF_CANDIDATES},
+        }
+        for place, same in enumerate(zip(*(result["candidates"] for result in found), strict=True))
+    ]
 
 
 def _grids(grids: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
@@ -110,13 +132,24 @@ def _paired(results: Results) -> dict[str, Any]:
 
 
 def _pair(one: Sequence[Mapping[str, Any]], two: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Excess of ECE(q) over what calibrated models score on average: the floors are the same, so they cancel."""
-    both = [(a, b) for a, b in zip(one, two, strict=True) if "floors" in a and "floors" in b]
-    off = [(a, b) for a, b in both if b["columns"]["ece_q"] > b["floors"]["ece_q"]["q95"]]
+    """Excess of ECE(q) over what calibrated models score on average: the floors are the same, so they cancel.
+
+    A seed in which f-Cal has no numbers counts as one in which it is not below.
+    """
+    off = [(a, b) for a, b in zip(one, two, strict=True) if _ece_q(b) is not None and _ece_q(b) > _band(b)]
+    both = [(a, b) for a, b in zip(one, two, strict=True) if _ece_q(a) is not None and _ece_q(b) is not None]
     return {
-        "seeds": len(both),
+        "seeds": len(one),
         "outside_band": len(off),
-        "below": sum(a["columns"]["ece_q"] < b["columns"]["ece_q"] for a, b in off),
-        "ece_q": [a["columns"]["ece_q"] - b["columns"]["ece_q"] for a, b in both],
+        "below": sum(_ece_q(a) is not None and _ece_q(a) < _ece_q(b) for a, b in off),
+        "ece_q": [_ece_q(a) - _ece_q(b) for a, b in both],
         "l1_gt": [a["columns"]["l1_gt"] / b["columns"]["l1_gt"] for a, b in both],
     }
+
+
+def _ece_q(result: Mapping[str, Any]) -> Any:
+    return result.get("columns", {}).get("ece_q")
+
+
+def _band(result: Mapping[str, Any]) -> Any:
+    return result["floors"]["ece_q"]["q95"]

@@ -13,10 +13,14 @@ from fcal.data import BokehConfig
 
 DEGREES = (2, 5, 10, 25, 50, 75, 100, 200)
 SHAPES = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 100.0)
-WEIGHTS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
-_LAM = 0.5
+WEIGHTS = (0.001, 0.005, 0.02, 0.05, 0.1, 0.2, 0.5, 0.9)
+# Gradients of these two are a thousand times smaller and larger than the likelihood's, in image units.
+LIKELIHOOD_WEIGHTS = (1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.1, 0.5)
+CALIBRATION_LOSS_WEIGHTS = (1.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0, 10000.0)
+_LAM = 0.05  # where f-Cal acts and the mean is not lost
 _KL = {"name": "fcal", "divergence": "kl"}
 _WASSERSTEIN = {"name": "fcal", "divergence": "wasserstein"}
+_CALIBRATION_LOSS = {"name": "calibration-loss", "form": "additive", "on": "variance", "p": 1}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,15 +75,17 @@ def _by_degrees(settings: Settings, data: BokehConfig) -> list[Point]:
     r"""K by itself, and with the weight that it carries taken out.
 
     With the mean m and variance s^2 of z^2, f-Cal-KL is (log(2/s^2) + s^2/2 - 1) / 2 + (K/4) (m - 1)^2. In the
-    additive form, nll + lam * f-Cal, the term with K has the weight lam K / 4 beside a likelihood of weight 1. The
-    convex form at lam = 1/2 is half the additive one at lam = 1, so there lam = df / K keeps that weight at its value
-    for K = df exactly (in the convex form lam = df / (df + K) has the same minimum, but another scale for each K).
-    What then still varies with K is the weight of the term of s alone, df / K.
+    additive form, nll + a * f-Cal, the term with K has the weight a K / 4 beside a likelihood of weight 1. The convex
+    form at lam is 1 - lam times the additive one at a = lam / (1 - lam), so a = lam / (1 - lam) * df / K keeps that
+    weight at its value for K = df exactly. What then still varies with K is the weight of the term of s alone.
     """
     found = [points.likelihood(settings, data)]
     found.append(points.trained(settings, data, "z", None, {**_KL, "lam": _LAM, "on": "z"}))
     for df in DEGREES:
-        convex, additive = {"lam": _LAM, "df": df}, {"lam": settings.df / df, "form": "additive", "df": df}
+        convex, additive = (
+            {"lam": _LAM, "df": df},
+            {"lam": _LAM / (1 - _LAM) * settings.df / df, "form": "additive", "df": df},
+        )
         of_series: dict[str, dict[str, Any]] = {
             "fixed_lam": {**_KL, **convex},
             "fixed_lam_k": {**_KL, **additive},
@@ -106,18 +112,18 @@ def _by_shape(settings: Settings, data: BokehConfig) -> list[Point]:
 
 def _by_weight(settings: Settings, data: BokehConfig) -> list[Point]:
     """How much calibration each weight buys, and for how much accuracy."""
-    of_series: dict[str, dict[str, Any]] = {
-        "l1_nll": {"name": weighted_likelihood.NAME},
-        "calibration_loss": {"name": "calibration-loss"},
-        "fcal_kl": _KL,
-        "fcal_kl_detached": {**_KL, "detach_mean": True},
-        "fcal_wass": _WASSERSTEIN,
+    of_series: dict[str, tuple[dict[str, Any], tuple[float, ...]]] = {
+        "l1_nll": ({"name": weighted_likelihood.NAME}, LIKELIHOOD_WEIGHTS),
+        "calibration_loss": (_CALIBRATION_LOSS, CALIBRATION_LOSS_WEIGHTS),
+        "fcal_kl": (_KL, WEIGHTS),
+        "fcal_kl_detached": ({**_KL, "detach_mean": True}, WEIGHTS),
+        "fcal_wass": (_WASSERSTEIN, WEIGHTS),
     }
     references = [points.likelihood(settings, data), points.repaired(settings, data, "temperature")]
     return references + [
         points.trained(settings, data, series, lam, {**options, "lam": lam})
-        for series, options in of_series.items()
-        for lam in WEIGHTS
+        for series, (options, weights) in of_series.items()
+        for lam in weights
     ]
 
 

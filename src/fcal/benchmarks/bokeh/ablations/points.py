@@ -60,7 +60,7 @@ def trained(
     method = METHODS[like]
     assert isinstance(method, Trained)
     base = fits.base_cell(settings, data, method)
-    fit = fits.tuned_cell(settings, data, method, {**options, "rate": 1.0}, start=base)
+    fit = fits.tuned_cell(settings, data, method, options, start=base)
     config = {**_scoring(settings), "fit": fit.config, "recalibrator": None}
     return Point(series=series, x=x, options=dict(options), cell=_cell(config, data, f"{series} {x}", base))
 
