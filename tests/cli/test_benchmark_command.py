@@ -100,3 +100,17 @@ def test_benchmark_ablation_prints_writes_and_draws(tmp_path, capsys):
     assert document["ablation"] == "divergence"
     assert (tmp_path / "ablation-divergence.png").read_bytes().startswith(b"\x89PNG")
     assert json.loads((tmp_path / "ablation-divergence.json").read_text())["series"] == document["series"]
+
+
+def test_benchmark_says_once_and_plainly_that_a_cell_is_damaged(tmp_path, capsys):
+    words = [*TINY, "--methods", "oracle", "--out", str(tmp_path), "--json"]
+    assert main(words) == 0
+    first = json.loads(capsys.readouterr().out)
+    (cell,) = (tmp_path / "cells").glob("[!.]*.json")
+    cell.write_text(cell.read_text().replace('"l1_gt": 0.0', '"l1_gt": 0.5'))
+    assert main(words) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["tables"][0]["rows"]["oracle"]["l1_gt"] == {"mean": 0.0, "sd": None}
+    assert json.loads(captured.out)["tables"] == first["tables"]
+    assert captured.err.startswith("fcal: warning: ")
+    assert captured.err.count("\n") == 1

@@ -125,6 +125,14 @@ def test_floors_stand_at_the_foot_and_values_at_the_floor_are_marked():
     assert "<tfoot>" not in results_table(small_table({"nll": row(0.5)}))
 
 
+def test_row_with_a_floor_of_its_own_is_measured_by_it():
+    own = {**row(0.5), "nll_floor": {"expected": 0.1, "q95": 0.2}}
+    table = small_table({"nll": own, "mmd": row(0.1)}, floors={"nll": {"expected": 0.4, "q95": 0.6}})
+    text = results_table(table)
+    assert "○" not in text  # 0.5 is above its own band, and the common floor is of another model
+    assert "0.400" not in text
+
+
 def test_paper_stands_beside_ours():
     paper = {"nll": {"nll": {"mean": -1.31, "sd": 0.14}}, "gp_beta": {"nll": [2, 0.5]}, "unknown": {"map": 1}}
     grid = {"bins": "20 to 25", "df": "75", "note": "appendix"}

@@ -7,7 +7,7 @@ from fcal._checks import check_integer
 from fcal._files import atomic_path, provenance, writable_folder, write_json
 from fcal.benchmarks import bokeh
 from fcal.benchmarks.bokeh import ablations
-from fcal.cli.printing import print_json, say
+from fcal.cli.printing import plain_warnings, print_json, say
 from fcal.cli.scoreboards import print_tables
 from fcal.sweeps import Store
 
@@ -17,6 +17,11 @@ _MOST_WORKERS = 256
 
 def run(arguments: Namespace, words: list[str]) -> int:
     """Compute what is missing of a benchmark, print its tables, write them and the page."""
+    with plain_warnings():
+        return _run(arguments, words)
+
+
+def _run(arguments: Namespace, words: list[str]) -> int:
     settings = _settings(arguments)
     check_integer("workers", arguments.workers, at_least=1, at_most=_MOST_WORKERS)
     if arguments.ablation is not None:

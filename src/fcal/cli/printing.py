@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -160,3 +161,20 @@ def _number(value: float | None) -> str:
 def say(message: str) -> None:
     """A line of prose on stderr."""
     print(_plain(message).plain, file=sys.stderr)
+
+
+@contextmanager
+def plain_warnings() -> Iterator[None]:
+    """Warnings as one line each on stderr, and each once, without the line of code that gave them."""
+    seen: set[str] = set()
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        text = str(message)
+        if text not in seen:
+            seen.add(text)
+            say(f"fcal: warning: {text}")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = show
+        yield

@@ -68,10 +68,12 @@ def _new_table(*headings: str, title: str | None = None, caption: str) -> Table:
 def _table(entry: Mapping[str, Any], *, spread: bool) -> Table:
     images = entry["images"]
     title = (
-        f"{entry['noise']} noise, {entry['regime']} regime: {images['train']:,} images to train on, "
-        f"{images['validation']:,} to choose by, {images['test']:,} to test; seeds: {entry['seeds']}"
+        f"{entry['noise']} noise, {entry['regime']} regime, {entry['seeds']} seed{'s' if entry['seeds'] > 1 else ''}"
     )
-    caption = f"S = {entry['bins']}, K = {entry['df']}, n = {entry['n_test']:,}"
+    caption = (
+        f"S = {entry['bins']}, K = {entry['df']}, n = {entry['n_test']:,}: {images['train']:,} images to train on, "
+        f"{images['validation']:,} to choose by, {images['test']:,} to test"
+    )
     table = _new_table("", *(_heading(name) for name in _SHOWN), title=title, caption=caption)
     for name, row in entry["rows"].items():
         style = "yellow" if "status" in row else ""

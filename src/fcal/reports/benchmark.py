@@ -34,7 +34,8 @@ def benchmark_page(
 
     Args:
         tables: As in ``fcal benchmark --json``: mappings with ``columns``, ``rows`` (by method, by column
-            ``{"mean": .., "sd": ..}`` or None; ``seeds``, by column a list; ``"status": "failed"`` and ``"reason"``),
+            ``{"mean": .., "sd": ..}`` or None; ``seeds``, by column a list; ``"status": "failed"`` and ``"reason"``;
+            ``<column>_floor`` where a row has a floor of its own),
             and where known ``noise``, ``regime``, ``seeds``, ``bins``, ``df``, ``n_test``, ``floors``, ``paper``,
             ``paper_grid``. Beside that, for the figures, each may have ``curves`` (see
             ``fcal.plots.method_curves.curves_of``), ``gallery`` (see ``fcal.plots.shots.read_shots``) and

@@ -50,7 +50,7 @@ def results_table(entry: Table) -> str:
     body = []
     for name in methods_of(rows):
         cells = [
-            _cell(row_score(rows[name], column), marked[column].get(name), _q95(entry, column), seeds)
+            _cell(row_score(rows[name], column), marked[column].get(name), _q95(entry, rows[name], column), seeds)
             for column in columns
         ]
         body.append([_name_cell(name, rows[name]), *cells])
@@ -95,20 +95,25 @@ def _spread(one: Score, seeds: int) -> str:
     return "" if one.sd is None or seeds < 2 else f"± {number(one.sd, 2)}"
 
 
-def _floor(entry: Table, column: str) -> tuple[float | None, float | None]:
+def _floor(floor: Any) -> tuple[float | None, float | None]:
     """What a calibrated model scores, and what 95 % of them stay below."""
-    floor = (entry.get("floors") or {}).get(column)
     if isinstance(floor, Mapping):
         return score(floor.get("expected", floor.get("mean"))).mean, score(floor.get("q95")).mean
     return score(floor).mean, None
 
 
-def _q95(entry: Table, column: str) -> float | None:
-    return _floor(entry, column)[1]
+def _common_floor(entry: Table, column: str) -> Any:
+    """The floor of all rows; None where each has its own (``ence_floor``), as it depends on the predicted sigmas."""
+    own = any(f"{column}_floor" in row for row in entry["rows"].values())
+    return None if own else (entry.get("floors") or {}).get(column)
+
+
+def _q95(entry: Table, row: Mapping[str, Any], column: str) -> float | None:
+    return _floor(row.get(f"{column}_floor", _common_floor(entry, column)))[1]
 
 
 def _floor_rows(entry: Table, columns: Sequence[str]) -> list[list[Cell]]:
-    floors = [_floor(entry, column) for column in columns]
+    floors = [_floor(_common_floor(entry, column)) for column in columns]
     if all(value is None for pair in floors for value in pair):
         return []
     names = "floor", "95 % below"
