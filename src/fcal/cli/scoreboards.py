@@ -8,18 +8,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-_SHOWN = {
-    "l1_gt": ("L1(GT)\nx1000", 1000.0),
-    "l1": ("L1\nx1000", 1000.0),
-    "ece_z": ("ECE(z)\nx100", 100.0),
-    "ece_q": ("ECE(q)\nx100", 100.0),
-    "nll": ("NLL", 1.0),
-    "crps": ("CRPS\nx1000", 1000.0),
-    "ence": ("ENCE", 1.0),
-    "sigma_corr": ("corr\nsigma", 1.0),
-    "train_s": ("train\ns", 1.0),
-    "predict_ms": ("predict\nms", 1.0),
-}
+from fcal.benchmarks.columns import COLUMNS
+
+_SHOWN = ("l1_gt", "l1", "ece_z", "ece_q", "nll", "crps", "ence", "sigma_corr", "train_s", "predict_ms")
 _OF_PAPER = ("l1_gt", "ece_z", "ece_q", "nll")
 _MISSING = "-"
 _ROOM_FOR_SPREAD = 140  # columns of a terminal
@@ -34,7 +25,7 @@ def print_tables(tables: Sequence[Mapping[str, Any]], *, page: str) -> None:
         for name, row in entry["rows"].items():
             if "status" in row:
                 console.print(Text(f"{name} {row['status']}: {row['reason']}", style="yellow"))
-        if entry["paper"]:
+        if set(entry["paper"]) & set(entry["rows"]):
             _show(console, _beside_paper(entry))
     console.print(
         Text("L1(GT): to the centre without noise. ..._all: trained on the images that others hold out, too.", "dim")
@@ -102,16 +93,17 @@ def _beside_paper(entry: Mapping[str, Any]) -> Table:
 
 
 def _heading(column: str) -> str:
-    return _SHOWN[column][0]
+    """Name above factor or unit."""
+    return COLUMNS[column].title.replace(" x", "\nx").replace(", ", "\n").replace(". ", ".\n")
 
 
 def _value(spread_of: Mapping[str, float | None], column: str, spread: bool) -> str:
     mean, sd = spread_of.get("mean"), spread_of.get("sd")
     if mean is None:
         return _MISSING
-    text = f"{mean * _SHOWN[column][1]:.3g}"
-    return f"{text} ± {sd * _SHOWN[column][1]:.2g}" if spread and sd is not None else text
+    shown = COLUMNS[column]
+    return f"{shown.number(mean)} ± {shown.number(sd, 2)}" if spread and sd is not None else shown.number(mean)
 
 
 def _floor(floor: Mapping[str, float] | None, column: str, what: str) -> str:
-    return "" if floor is None else f"{floor[what] * _SHOWN[column][1]:.3g}"
+    return "" if floor is None else COLUMNS[column].number(floor[what])

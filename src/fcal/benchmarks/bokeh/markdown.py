@@ -3,29 +3,17 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fcal.benchmarks.columns import COLUMNS
+
 Table = Mapping[str, Any]
 
-_SHOWN = {
-    "l1_gt": ("L1(GT) x1000", 1000.0),
-    "l1": ("L1 x1000", 1000.0),
-    "ece_z": ("ECE(z) x100", 100.0),
-    "mce_z": ("MCE(z) x100", 100.0),
-    "ece_q": ("ECE(q) x100", 100.0),
-    "mce_q": ("MCE(q) x100", 100.0),
-    "nll": ("NLL", 1.0),
-    "crps": ("CRPS x1000", 1000.0),
-    "ence": ("ENCE", 1.0),
-    "sigma_corr": ("corr. sigma", 1.0),
-    "train_s": ("train, s", 1.0),
-    "predict_ms": ("predict, ms", 1.0),
-}
 _OF_PAPER = ("l1_gt", "l1", "ece_z", "ece_q", "nll")
 _MISSING = "-"
 
 
 def results_markdown(table: Table) -> str:
     """Every row of a table: mean ± sd over seeds, and what calibrated models score."""
-    lines = _header(["", *(_SHOWN[column][0] for column in table["columns"])])
+    lines = _header(["", *(COLUMNS[column].title for column in table["columns"])])
     for name, row in table["rows"].items():
         mark = f" ({row['status']})" if "status" in row else ""
         lines.append(_line([name + mark, *(_spread(row[column], column) for column in table["columns"])]))
@@ -41,7 +29,7 @@ def paper_markdown(table: Table) -> str:
     rows = {name: row for name, row in table["paper"].items() if name in table["rows"]}
     if not rows:
         return ""
-    lines = _header(["", *(f"{_SHOWN[column][0]}, {who}" for column in _OF_PAPER for who in ("ours", "paper"))])
+    lines = _header(["", *(f"{COLUMNS[column].title}, {who}" for column in _OF_PAPER for who in ("ours", "paper"))])
     for name, paper in rows.items():
         both = (table["rows"][name], paper)
         lines.append(_line([name, *(_spread(of.get(column), column) for column in _OF_PAPER for of in both)]))
@@ -121,10 +109,9 @@ def _spread(value: Mapping[str, float | None] | None, column: str) -> str:
     mean, sd = (value or {}).get("mean"), (value or {}).get("sd")
     if mean is None:
         return _MISSING
-    factor = _SHOWN[column][1]
-    text = f"{mean * factor:.3g}"
-    return text if sd is None else f"{text} ± {sd * factor:.2g}"
+    shown = COLUMNS[column]
+    return shown.number(mean) if sd is None else f"{shown.number(mean)} ± {shown.number(sd, 2)}"
 
 
 def _floor(floor: Mapping[str, float] | None, what: str, column: str) -> str:
-    return "" if floor is None else f"{floor[what] * _SHOWN[column][1]:.3g}"
+    return "" if floor is None else COLUMNS[column].number(floor[what])
