@@ -35,7 +35,7 @@ def main() -> None:
     mpl.use("agg")
     settings = bokeh.preset(arguments.preset, seeds=arguments.seeds)
     folder = arguments.out / "bokeh"
-    wanted = {cell.key for cell in _cells(settings)}
+    wanted = {cell.key for cell in _cells(bokeh.preset(arguments.preset))}  # also seeds that are not finished yet
     Store(arguments.run / "cells").publish(folder / "cells", only=wanted)
     store = Store(folder / "cells")  # from here on the docs' own cells are all there is
     missing = [cell.name for cell in bokeh.cells_of(settings) if store.get(cell.kind, cell.config) is None]
