@@ -97,6 +97,41 @@ def test_bad_nested_config_is_refused_with_the_dotted_key(tmp_path, text, messag
         read_config(write(tmp_path, text), Whole)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[part]\nlimit = nan", "run.toml: part.limit` a finite number, got nan"),
+        ("[part]\nrates = [1.0, -inf]", r"part.rates\[1\]` a finite number, got -inf"),
+        ("[options.deep]\nlist = [1, {x = inf}]", r"options.deep.list\[1\].x` a finite number, got inf"),
+        ("[options]\na = " + "[" * 60 + "]" * 60, "nested at most 50 deep, got more"),
+        ("seed = " + "[" * 100_000, "run.toml` nested at most 50 deep, got more"),
+        (f"[part]\nlimit = 1{'0' * 400}", "part: limit` a finite number, got one of 401 digits"),
+        (f"seed = 1{'0' * 5000}", "run.toml` to be TOML, got: "),
+        (f"seed = '{'x' * 5000}'", r"seed` of type int, got 'x{79}\.\.\. \(5002 characters\)$"),
+        (f"{'k' * 5000} = 1", r"got 'k{79}\.\.\. \(5002 characters\)$"),
+        ("seed = 0 #" + "x" * (1 << 20), "a config of at most 1048576 bytes, got more"),
+        ("[part]\nepochs = 0", "run.toml: part: expected `epochs` >= 1, got 0"),
+    ],
+)
+def test_config_that_could_not_be_written_or_said_is_refused(tmp_path, text, message):
+    with pytest.raises(ValueError, match=message):
+        read_config(write(tmp_path, text), Whole)
+
+
+def test_config_without_an_end_is_refused():
+    with pytest.raises(ValueError, match="expected `/dev/zero` a config of at most 1048576 bytes, got more"):
+        read_config("/dev/zero", Whole)
+
+
+def test_config_may_begin_with_a_byte_order_mark(tmp_path):
+    assert read_config(write(tmp_path, "\ufeffseed = 4"), Whole) == Whole(seed=4)
+
+
+def test_name_that_no_file_can_have_is_refused():
+    with pytest.raises(ValueError, match="a file to read, got no name of one"):
+        read_config("a\0b", Whole)
+
+
 def test_missing_config_is_refused(tmp_path):
     with pytest.raises(ValueError, match="a file to read, got: No such file"):
         read_config(tmp_path / "absent.toml", Run)
@@ -127,6 +162,13 @@ def test_overrides_reach_what_is_nested_and_leave_the_rest():
         ("part.epochs", "expected `--set` of the form key=value, got 'part.epochs'"),
         ("=3", "expected `--set` of the form key=value, got '=3'"),
         ("seed=1\nname=2", "expected `config: seed` of type int, got"),
+        ("part.limit=nan", "expected `config: part.limit` a finite number, got nan"),
+        ("options.a=[inf]", r"expected `config: options.a\[0\]` a finite number, got inf"),
+        ("options.a=" + "[" * 100_000, "expected `--set` with a value nested at most 50 deep"),
+        ("options.a=" + "[" * 60 + "]" * 60, "nested at most 50 deep, got more"),
+        ("options" + ".a" * 5000 + "=1", "expected `--set` with a key nested at most 50 deep, got 5000"),
+        (f"part.limit=1{'0' * 400}", "part: limit` a finite number, got one of 401 digits"),
+        (f"seed=1{'0' * 5000}", "expected `config: seed` of type int, got '10000"),
     ],
 )
 def test_bad_override_is_refused(assignment, message):

@@ -4,6 +4,7 @@ import collections.abc
 import dataclasses
 import difflib
 import json
+import math
 import os
 import re
 import tomllib
@@ -16,6 +17,11 @@ from typing import Any, TypeVar
 
 Config = TypeVar("Config")
 
+_LARGEST = 1 << 20  # bytes of a file
+_DEEPEST = 50
+_LONGEST = 80  # characters of a key or value in a message
+_LONGEST_PATH = 500  # of the file and the dotted key in it
+
 
 def read_config(path: str | os.PathLike[str], kind: type[Config]) -> Config:
     """Read a TOML file into a dataclass whose fields are scalars, lists, free tables or dataclasses themselves.
@@ -25,15 +31,28 @@ def read_config(path: str | os.PathLike[str], kind: type[Config]) -> Config:
         kind: A dataclass; keys that are absent keep its defaults.
 
     Raises:
-        ValueError: The file is not TOML, a key is unknown or missing, or a value has the wrong type.
+        ValueError: The file is not TOML or larger than 1 MB, a key is unknown or missing, a value has the wrong type
+            or is out of range, or a number is not finite.
     """
+    return config_from(_table(path), kind, source=str(path))
+
+
+def _table(path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
-        table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        with Path(path).open("rb") as file:
+            content = file.read(_LARGEST + 1)  # of a device there is no end
     except OSError as error:
         raise ValueError(f"expected `{path}` a file to read, got: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"expected `{path}` to be TOML, got: {error}") from None
-    return config_from(table, kind, source=str(path))
+    except ValueError:
+        raise ValueError(f"expected `{_shown(str(path))}` a file to read, got no name of one") from None
+    if len(content) > _LARGEST:
+        raise ValueError(f"expected `{path}` a config of at most {_LARGEST} bytes, got more")
+    try:
+        return tomllib.loads(content.decode("utf-8-sig"))  # some editors begin a file with a mark
+    except RecursionError:
+        raise ValueError(f"expected `{path}` nested at most {_DEEPEST} deep, got more") from None
+    except ValueError as error:  # not TOML, not UTF-8, or a number of thousands of digits
+        raise ValueError(f"expected `{path}` to be TOML, got: {_cut(str(error), 200)}") from None
 
 
 def config_from(table: dict[str, Any], kind: type[Config], *, source: str = "config") -> Config:
@@ -63,15 +82,20 @@ def config_from(table: dict[str, Any], kind: type[Config], *, source: str = "con
     for name in required:
         if name not in table:
             raise ValueError(
-                f"expected `{source}` to have the key {name!r}, got {', '.join(map(repr, table)) or 'none'}"
+                f"expected `{source}` to have the key {name!r}, got {', '.join(map(_shown, table)) or 'none'}"
             )
-    return kind(**{key: _checked(value, hints[key], f"{source}: {key}") for key, value in table.items()})
+    values = {key: _checked(value, hints[key], f"{source}: {key}") for key, value in table.items()}
+    try:
+        return kind(**values)
+    except (ValueError, TypeError) as error:  # a range; the class does not know which table it was made from
+        raise ValueError(f"{source}: {error}") from error
 
 
 def _checked(value: Any, kind: Any, name: str) -> Any:
     """A value of a field: converted where TOML has no word for its type, refused where it is another."""
     origin = typing.get_origin(kind)
     if kind is Any:
+        check_plain(name, value)
         return value
     if origin in (typing.Union, types.UnionType):
         return _checked_union(value, typing.get_args(kind), name)
@@ -83,10 +107,59 @@ def _checked(value: Any, kind: Any, name: str) -> Any:
         return config_from(_checked(value, dict, name), kind, source=name)
     kind = dict if origin in (dict, collections.abc.Mapping) else kind
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        return _as_float(value, name)
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise ValueError(f"expected `{name}` of type {_called(kind)}, got {value!r}")
+        raise ValueError(f"expected `{name}` of type {_called(kind)}, got {_shown(value)}")
+    check_plain(name, value)
     return value
+
+
+def _as_float(value: int, name: str) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"expected `{name}` a finite number, got one of {len(str(value))} digits") from None
+
+
+def check_plain(name: str, value: Any, depth: int = 0) -> None:
+    """Refuse numbers that are not finite, by their dotted key, and what is nested too deeply to be written down.
+
+    Args:
+        name: How messages call it.
+        value: A scalar, or lists and mappings of them.
+        depth: How deep inside something else it lies.
+
+    Raises:
+        ValueError: Such a number, or more than 50 levels.
+
+    Example:
+        >>> check_plain("options", {"rates": [0.1, float("nan")]})
+        Traceback (most recent call last):
+        ...
+        ValueError: expected `options.rates[1]` a finite number, got nan
+    """
+    if depth > _DEEPEST:
+        raise ValueError(f"expected `{_cut(name, _LONGEST_PATH)}` nested at most {_DEEPEST} deep, got more")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"expected `{_cut(name, _LONGEST_PATH)}` a finite number, got {value}")
+    if isinstance(value, collections.abc.Mapping):
+        for key, item in value.items():
+            check_plain(f"{name}.{key}", item, depth + 1)
+    if isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            check_plain(f"{name}[{index}]", item, depth + 1)
+
+
+def _shown(value: Any) -> str:
+    """A value in a message; of a huge one the beginning, and without reading all of it where that is possible."""
+    try:
+        return _cut(repr(value))
+    except (ValueError, RecursionError):  # an int of thousands of digits, which Python does not print
+        return f"a huge {type(value).__name__}"
+
+
+def _cut(text: str, most: int = _LONGEST) -> str:
+    return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
 
 
 def _checked_union(value: Any, kinds: tuple[Any, ...], name: str) -> Any:
@@ -98,13 +171,13 @@ def _checked_union(value: Any, kinds: tuple[Any, ...], name: str) -> Any:
     for kind in others:
         with suppress(ValueError):
             return _checked(value, kind, name)
-    raise ValueError(f"expected `{name}` of type {' or '.join(map(_called, others))}, got {value!r}")
+    raise ValueError(f"expected `{name}` of type {' or '.join(map(_called, others))}, got {_shown(value)}")
 
 
 def _checked_sequence(value: Any, kind: Any, name: str) -> Any:
     origin, kinds = typing.get_origin(kind), typing.get_args(kind)
     if not isinstance(value, list | tuple):
-        raise ValueError(f"expected `{name}` a list, got {value!r}")
+        raise ValueError(f"expected `{name}` a list, got {_shown(value)}")
     if origin is tuple and kinds[-1:] != (...,):
         if len(value) != len(kinds):
             raise ValueError(f"expected `{name}` with {len(kinds)} values, got {len(value)}")
@@ -161,19 +234,21 @@ def with_overrides(config: Config, assignments: Sequence[str]) -> Config:
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
         if not equals or not key.strip():
-            raise ValueError(f"expected `--set` of the form key=value, got {assignment!r}")
+            raise ValueError(f"expected `--set` of the form key=value, got {_shown(assignment)}")
         _assign(plain, config, key.strip().split("."), _value(text.strip()))
     return config_from(_without_none(plain), type(config), source="config")
 
 
 def _assign(plain: dict[str, Any], kind: Any, path: list[str], value: Any) -> None:
     *outer, last = path
+    if len(outer) > _DEEPEST:
+        raise ValueError(f"expected `--set` with a key nested at most {_DEEPEST} deep, got {len(outer)}")
     for depth, word in enumerate(outer):
         kind, place = _member(kind, word, path[:depth]), plain.get(word)
         if place is None:
             place = plain[word] = {}
         if not isinstance(place, dict):
-            raise ValueError(f"expected `{'.'.join(path[: depth + 1])}` a table, got {place!r}")
+            raise ValueError(f"expected `{'.'.join(path[: depth + 1])}` a table, got {_shown(place)}")
         plain = place
     _member(kind, last, outer)
     plain[last] = value
@@ -197,15 +272,17 @@ def unknown_key(source: str, key: str, known: Iterable[str]) -> str:
         "expected `fit` keys among 'epochs', 'seed', got 'epoch' (did you mean 'epochs'?)"
     """
     names = list(known)
-    near = difflib.get_close_matches(key, names, n=1)
+    near = difflib.get_close_matches(key[:_LONGEST], names, n=1)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
-    return f"expected `{source}` keys among {', '.join(map(repr, names))}, got {key!r}{hint}"
+    return f"expected `{source}` keys among {', '.join(map(repr, names))}, got {_shown(key)}{hint}"
 
 
 def _value(text: str) -> Any:
     try:
         table = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except RecursionError:
+        raise ValueError(f"expected `--set` with a value nested at most {_DEEPEST} deep, got {_shown(text)}") from None
+    except ValueError:  # no TOML, or a number of thousands of digits
         return text
     return table["value"] if list(table) == ["value"] else text
 

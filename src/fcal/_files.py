@@ -1,5 +1,6 @@
-"""Files that are whole or absent, and what a result says of its origin."""
+"""Files that are whole or absent, locks on them, and what a result says of its origin."""
 
+import fcntl
 import json
 import os
 import platform
@@ -61,6 +62,55 @@ def write_json(path: str | os.PathLike[str], document: Any) -> None:
     text = json.dumps(document, indent=2, allow_nan=False) + "\n"
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def held(path: str | os.PathLike[str]) -> Iterator[bool]:
+    """Try to hold a lock for the block; gives whether we do. A file that nobody holds is no obstacle.
+
+    The kernel frees the lock when its holder dies, however it dies.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "cell.lock"
+        >>> with held(path) as ours, held(path) as again:
+        ...     print(ours, again)
+        True False
+    """
+    handle = _acquired(Path(path))
+    if handle is None:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        with suppress(FileNotFoundError):
+            Path(path).unlink()  # while it is ours; whoever waits on the old file notices below
+        os.close(handle)
+
+
+def _acquired(path: Path) -> int | None:
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            return None
+        if _still_there(path, handle):
+            os.ftruncate(handle, 0)
+            os.write(handle, f"{os.getpid()}\n".encode())  # for people who look
+            return handle
+        os.close(handle)
+
+
+def _still_there(path: Path, handle: int) -> bool:
+    """Whether the file that is locked is the one of this name: its last holder may have removed it meanwhile."""
+    try:
+        return path.stat().st_ino == os.fstat(handle).st_ino
+    except FileNotFoundError:
+        return False
 
 
 def _umask() -> int:

@@ -67,7 +67,7 @@ def test_out_is_named_after_the_file_where_absent(files, tmp_path, monkeypatch):
         (["--set", "fit.epochs=no"], "expected `config: fit: epochs` of type int, got 'no'"),
         (["--set", "objective.lam=3"], "expected `lam` within"),
         (["--set", "model.options.hiden=3"], "did you mean 'hidden'"),
-        (["--set", "data.options.row=3"], "unexpected keyword argument 'row'"),
+        (["--set", "data.options.row=3"], "expected `data.options` keys among .*, got 'row' .did you mean 'rows'"),
         (["--set", "recalibration.method=isotone"], "did you mean 'isotonic'"),
         (["--plugin", "absent.py"], "expected `--plugin` a Python file, got absent.py, which is not there"),
         (["--plugin", "no_such_module"], "expected `--plugin` a module to import, got no_such_module: No module named"),
@@ -107,6 +107,8 @@ def test_full_disk_is_exit_code_1_and_the_run_goes_on(files, tmp_path, capsys, m
     words += ["--set", "fit.checkpoint_every_steps=1"]
     monkeypatch.setattr(torch, "save", failing)
     assert main(words) == 1
-    assert capsys.readouterr().err == "fcal: OSError: [Errno 28] No space left on device (--debug shows where)\n"
+    err = capsys.readouterr().err
+    told = f"No space left on device in {tmp_path / 'run'}; the same command with --resume goes on"
+    assert err == f"fcal: OSError: {told} (--debug shows where)\n"
     assert main([*words, "--resume"]) == 0
     assert (tmp_path / "run/SHA256SUMS").is_file()

@@ -352,6 +352,8 @@ def test_sigma_does_not_depend_on_the_last_digits_of_an_exponential(monkeypatch)
         ({"images": 4}, "expected `images` >= 5, got 4"),
         ({"extra": -1}, "expected `extra` >= 0, got -1"),
         ({"seed": -1}, "expected `seed` >= 0, got -1"),
+        ({"seed": 2**63}, f"expected `seed` <= {2**63 - 1}, got {2**63}"),
+        ({"radius": 10**400}, r"expected `radius` within \[0, 1e\+06\], got 1000"),
     ],
 )
 def test_config_refuses_what_cannot_be_in_one_line(options, message):
@@ -367,6 +369,20 @@ def test_config_refuses_other_types(options):
         BokehConfig(**options)
 
 
+def test_dataset_refuses_other_types():
+    with pytest.raises(TypeError, match="expected `config` a BokehConfig, got dict"):
+        Bokeh("train", {"images": 10})
+    dataset = Bokeh("train", SMALL)
+    for index in (True, 0.5, "0", None):
+        with pytest.raises(TypeError, match="expected `index` an int or a slice, got "):
+            dataset[index]
+    for indices in ([0.5], [True], torch.ones(2, dtype=torch.bool)):
+        with pytest.raises(TypeError, match="expected `indices` of int, got torch"):
+            dataset.__getitems__(indices)
+    assert dataset.__getitems__([])["target"].shape == (0, 2)
+    assert dataset.__getitems__(range(3))["target"].shape == (3, 2)
+
+
 def test_unknown_split_is_refused():
     with pytest.raises(
         ValueError, match="^expected `split` one of 'train', 'validation', 'test', 'extra', got 'valid'$"
@@ -376,9 +392,9 @@ def test_unknown_split_is_refused():
 
 def test_options_are_read_by_name_and_a_misspelt_one_is_refused():
     assert BokehSplits.from_options(images=50, radius=0.1).config == BokehConfig(images=50, radius=0.1)
-    with pytest.raises(ValueError, match="expected `data` keys among .*, got 'nose' \\(did you mean 'noise'\\?\\)"):
+    with pytest.raises(ValueError, match=r"expected `data.options` keys among .*'nose' \(did you mean 'noise'\?\)"):
         BokehSplits.from_options(nose="gamma")
-    with pytest.raises(ValueError, match="expected `data: images` of type int, got 'many'"):
+    with pytest.raises(ValueError, match="expected `data.options: images` of type int, got 'many'"):
         BokehSplits.from_options(images="many")
 
 
@@ -390,6 +406,15 @@ def test_bokeh_is_known_by_name():
     assert [len(splits.train), len(splits.validation), len(splits.test)] == [6, 2, 2]
     with pytest.raises(ValueError, match="expected `data` one of 'bokeh', got 'boke' \\(did you mean 'bokeh'\\?\\)"):
         data.by_name("boke")
+
+
+def test_options_called_name_are_options(monkeypatch):
+    monkeypatch.setattr(data._FACTORIES, "_entries", dict(data._FACTORIES._entries))
+    data.register("named", lambda name: name)
+    assert data.by_name("named", name="x") == "x"
+    assert data.factory("named")(3) == 3
+    with pytest.raises(TypeError, match="expected `factory` to call with options, got NoneType"):
+        data.register("zz", None)
 
 
 def test_own_data_can_be_registered(monkeypatch):

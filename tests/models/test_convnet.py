@@ -140,6 +140,25 @@ def test_network_refuses_images_that_it_was_not_made_for():
         network(images()[0])
     with pytest.raises(TypeError, match="expected `images` of dtype uint8 or a floating one, got torch.int64"):
         network(images().long())
+    for other in (None, [1.0], images().numpy()):
+        with pytest.raises(TypeError, match="expected `images` a torch.Tensor, got "):
+            network(other)
+
+
+def test_network_that_no_memory_holds_is_refused_before_it_is_made():
+    with pytest.raises(ValueError, match="expected `width` <= 4096, got 65536"):
+        ConvNet(width=65536)
+    with pytest.raises(ValueError, match="`width` and `hidden` of at most 536,870,912 weights together"):
+        ConvNet(width=4096, hidden=4096)
+
+
+def test_options_called_name_are_options(monkeypatch):
+    monkeypatch.setattr(models._FACTORIES, "_entries", dict(models._FACTORIES._entries))
+    models.register("named", lambda name: name)
+    assert models.by_name("named", name="x") == "x"
+    assert models.factory("named")(3) == 3
+    with pytest.raises(TypeError, match="expected `factory` to call with options, got NoneType"):
+        models.register("zz", None)
 
 
 def test_networks_are_known_by_name(monkeypatch):

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from sweeps.jobs import calls, cell, job, long_run
 
+from fcal._files import held
 from fcal.sweeps import Cell, Store, run
-from fcal.sweeps.locks import held
 from fcal.sweeps.plan import Plan
 
 TESTS = Path(__file__).parents[1]
@@ -190,7 +190,7 @@ def test_plan_prefers_data_in_memory_and_leaves_the_data_of_others(store):
 def test_held_lock_is_seen_by_others_and_freed_by_death(tmp_path):
     path = tmp_path / "locks" / "cell.lock"
     code = (
-        "import sys, time; from pathlib import Path; from fcal.sweeps.locks import held\n"
+        "import sys, time; from pathlib import Path; from fcal._files import held\n"
         "with held(Path(sys.argv[1])) as ours: print(ours, flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True) as holder:
@@ -323,6 +323,17 @@ def test_bad_arguments_are_refused(store, change, error, message):
     cells, function = arguments.pop("cells"), arguments.pop("function")
     with pytest.raises(error, match=message):
         run(cells, function, store=store, **arguments)
+
+
+def test_store_of_another_type_is_refused():
+    with pytest.raises(TypeError, match="expected `store` a Store, got str"):
+        run([], job, store="x")
+
+
+@pytest.mark.parametrize("artifacts", [".pt", [3]])
+def test_artifacts_that_are_no_list_of_suffixes_are_refused(artifacts):
+    with pytest.raises(TypeError, match="expected `artifacts` a tuple of suffixes"):
+        Cell("train", {}, artifacts=artifacts)
 
 
 def test_needs_that_are_no_cells_are_refused():

@@ -182,6 +182,42 @@ def test_artifact_with_a_strange_suffix_is_refused(store, suffix):
         store.artifact("train", CONFIG, suffix)
 
 
+def test_artifact_without_a_suffix_is_refused(store):
+    with pytest.raises(TypeError, match="expected `suffix` a string, got NoneType"):
+        store.artifact("train", {}, None)
+
+
+def test_folder_in_place_of_an_artifact_is_reported_and_not_used(store):
+    path = store.artifact("train", {}, ".bin")
+    path.mkdir(parents=True)
+    with pytest.warns(UserWarning, match="the artifact .* is not used: .*is missing"):
+        assert read_artifact(path) is None
+    path.with_name(f"{path.name}.sha256").write_text("0" * 64)
+    with pytest.warns(UserWarning, match="the artifact .* is not used: Is a directory"):
+        assert read_artifact(path) is None
+
+
+@pytest.mark.parametrize("seconds", ["x", True, [1]])
+def test_seconds_that_are_no_number_are_refused(store, seconds):
+    with pytest.raises(TypeError, match="expected `seconds` a number, got "):
+        store.put("train", {}, 1, seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        (None, "`tensors` a mapping of names to tensors, got NoneType"),
+        ({"a": torch.zeros(1, dtype=torch.complex64)}, "`tensors` dense and real, got torch.complex64"),
+        ({"a": torch.zeros(1).to_sparse()}, "`tensors` dense and real, got .* torch.sparse_coo for 'a'"),
+        ({3: torch.zeros(1)}, "`tensors` of torch.Tensor by name, got Tensor for 3"),
+    ],
+)
+def test_tensors_that_cannot_be_kept_are_refused_and_leave_nothing(tmp_path, tensors, message):
+    with pytest.raises(TypeError, match=f"expected {message}"):
+        save_tensors(tmp_path / "a.safetensors", tensors)
+    assert not list(tmp_path.iterdir())
+
+
 def test_tensors_come_back_bit_for_bit(store):
     path = store.artifact("train", CONFIG, ".safetensors")
     shared = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))

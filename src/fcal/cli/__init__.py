@@ -1,5 +1,6 @@
 """The command line: arguments, files, exit codes; no maths."""
 
+import errno
 import importlib
 import os
 import signal
@@ -13,6 +14,8 @@ _BAD_INPUT = 2
 _FAILED = 1
 _INTERRUPTED = 130  # as shells count a process that was stopped by Ctrl-C
 _WRONG_PATHS = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
+_WRONG_NAMES = (errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP)
+_LONGEST = 2000  # characters of a complaint
 _MISTAKES = (ValueError, TypeError, ImportError, *_WRONG_PATHS)
 
 
@@ -48,13 +51,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         if isinstance(error, ModuleNotFoundError) and not (error.name or "fcal").startswith("fcal"):
             return _complain(f"expected {error.name} for this command; pip install 'fcal[cli]'", _BAD_INPUT)
-        if isinstance(error, _MISTAKES):
+        if isinstance(error, _MISTAKES) or (isinstance(error, OSError) and error.errno in _WRONG_NAMES):
             return _complain(str(error), _BAD_INPUT)
         return _complain(f"{type(error).__name__}: {error} (--debug shows where)", _FAILED)
 
 
 def _complain(message: str, code: int) -> int:
-    line = "".join(c if c.isprintable() else " " for c in message)
+    line = " ".join("".join(c if c.isprintable() else " " for c in message).split())
+    if len(line) > _LONGEST:
+        line = f"{line[:_LONGEST]}..."
     if sys.stderr is not None:
-        print(f"fcal: {' '.join(line.split())}", file=sys.stderr)
+        print(f"fcal: {line}", file=sys.stderr)
     return code

@@ -1,13 +1,15 @@
 """``fcal train``."""
 
+import errno
 import importlib
 import importlib.util
 import shlex
 import sys
 from argparse import Namespace
 from collections.abc import Mapping
+from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -17,19 +19,24 @@ from fcal._files import provenance
 from fcal.cli.printing import print_json, say
 from fcal.training import RunConfig
 
+if TYPE_CHECKING:
+    from fcal.training import Run
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_LONGEST_NAME = 200
 _SHOWN = ("verdict", "scale", "nll", "crps", "l1", "rmse", "ece_z", "ece_q", "ence", "sharpness")
 
 
 def run(arguments: Namespace, words: list[str]) -> int:
     """Train what a file says, print what came of it."""
-    for plugin in arguments.plugin:
-        load_plugin(plugin)
-    config = with_overrides(read_config(arguments.config, RunConfig), arguments.set)
+    if arguments.out == "":
+        raise ValueError("expected `--out` the name of a folder, got ''")
     folder = Path("runs", Path(arguments.config).stem) if arguments.out is None else Path(arguments.out)
-    # Loaded only now, for it takes seconds: what is wrong with a config is said at once.
-    from fcal.training import train
-
-    finished = train(config, folder, resume=arguments.resume, progress=not arguments.json)
+    with redirect_stdout(sys.stderr):  # what a plugin prints; stdout is for what came of it
+        for plugin in arguments.plugin:
+            load_plugin(plugin)
+        config = with_overrides(read_config(arguments.config, RunConfig), arguments.set)
+        finished = _train(config, folder, arguments)
     if arguments.json:
         document = {"out": str(finished.folder), "command": f"fcal {shlex.join(words)}", "versions": provenance()}
         print_json(document | finished.report)
@@ -39,6 +46,20 @@ def run(arguments: Namespace, words: list[str]) -> int:
     return 0
 
 
+def _train(config: RunConfig, folder: Path, arguments: Namespace) -> "Run":
+    # Loaded only now, for it takes seconds: what is wrong with a config is said at once.
+    from fcal.training import train
+
+    try:
+        return train(config, folder, resume=arguments.resume, progress=not arguments.json)
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        raise OSError(f"{error.strerror} in {folder}; the same command with --resume goes on") from error
+    except SystemExit as error:  # of the network or the data: nothing is finished, whatever it says
+        raise RuntimeError(f"expected a training that ends by itself, got sys.exit({error.code!r})") from error
+
+
 def load_plugin(name: str) -> None:
     """Import a user's module, which makes networks, data and objectives known by name.
 
@@ -46,18 +67,28 @@ def load_plugin(name: str) -> None:
         name: An importable module, or the path of a Python file.
 
     Raises:
-        ValueError: It is not there, or what it imports is not.
+        ValueError: It is not there, or it cannot be imported, for whatever reason.
     """
+    shown = name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}..."
+    is_file = name.endswith(".py")
+    if not is_file and not all(word.isidentifier() for word in name.split(".")):
+        raise ValueError(f"expected `--plugin` a module or the path of a .py file, got {shown!r}")
+    if is_file and not _is_there(Path(name)):
+        raise ValueError(f"expected `--plugin` a Python file, got {shown}, which is not there")
     try:
-        if not name.endswith(".py"):
-            importlib.import_module(name)
-            return
-        path = Path(name)
-        if not path.is_file():
-            raise ValueError(f"expected `--plugin` a Python file, got {name}, which is not there")
-        _import_file(path)
+        _import_file(Path(name)) if is_file else importlib.import_module(name)
     except ImportError as error:
-        raise ValueError(f"expected `--plugin` a module to import, got {name}: {error}") from error
+        raise ValueError(f"expected `--plugin` a module to import, got {shown}: {error}") from error
+    except (Exception, SystemExit) as error:
+        said = f"{type(error).__name__}: {error}"
+        raise ValueError(f"expected `--plugin` a module to import, got {shown}, which raised {said}") from error
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # too long a name
+        return False
 
 
 def _import_file(path: Path) -> None:

@@ -9,7 +9,7 @@ from torch.utils.data import Dataset
 from fcal._registry import Registry
 from fcal.data.bokeh import Bokeh, BokehConfig, BokehSplits
 
-__all__ = ["Bokeh", "BokehConfig", "BokehSplits", "Splits", "by_name", "names", "register"]
+__all__ = ["Bokeh", "BokehConfig", "BokehSplits", "Splits", "by_name", "factory", "names", "register"]
 
 
 class Splits(Protocol):
@@ -50,10 +50,25 @@ def register(name: str, factory: Callable[..., Splits], *, replace: bool = False
         factory: Keyword options in; an object with the attributes ``train``, ``validation`` and ``test`` out.
         replace: Whether the name may be taken already.
     """
+    if not callable(factory):
+        raise TypeError(f"expected `factory` to call with options, got {type(factory).__name__}")
     _FACTORIES.add(name, factory, replace=replace)
 
 
-def by_name(name: str, **options: Any) -> Splits:
+def factory(name: str) -> Callable[..., Splits]:
+    """What makes a kind of data, whose signature tells the options.
+
+    Raises:
+        ValueError: It has no such name; the known ones are listed.
+
+    Example:
+        >>> factory("bokeh").__name__
+        'from_options'
+    """
+    return _FACTORIES[name]
+
+
+def by_name(name: str, /, **options: Any) -> Splits:
     """The splits of some data.
 
     Raises:

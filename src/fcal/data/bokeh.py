@@ -1,10 +1,9 @@
 """Bokeh: find the centre of the one red disc among coloured ones that may hide it; the label's noise is known."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 import torch
@@ -25,6 +24,7 @@ _SHARES = {"train": 3, "validation": 1, "test": 1}
 _RED = (7, 1, 1)
 _PER_DISC = 6  # x, y, radius, red, green, blue
 _BESIDE_DISCS = 7  # x and y of the red disc, number of others, its depth, background, noise of x and y
+_LARGEST_RADIUS = 1e6  # whatever the image: beyond, it is not even compared with its edge
 _SIGMA_STEP = 2.0**-24  # sigmas are multiples: exact in float32, and no machine's exp makes a difference
 
 
@@ -94,9 +94,9 @@ class BokehConfig:
         check_integer("images", self.images, at_least=5, at_most=10_000_000)
         check_integer("extra", self.extra, at_least=0, at_most=10_000_000)
         check_integer("size", self.size, at_least=8, at_most=1024)
-        check_integer("seed", self.seed, at_least=0, at_most=2**63)
+        check_integer("seed", self.seed, at_least=0, at_most=2**63 - 1)
         check_number("shape", self.shape, low=2.05 if self.noise == "student-t" else 0.05, high=1e4)
-        check_number("radius", self.radius, low=0.0, high=math.inf)
+        check_number("radius", self.radius, low=0.0, high=_LARGEST_RADIUS)
         if not 1.0 <= self.radius * self.size <= 0.5 * self.size - 1.0:
             raise ValueError(
                 f"expected `radius` of a disc that fits into the image, within [{1 / self.size:g}, "
@@ -133,6 +133,8 @@ class Bokeh(Dataset[Mapping[str, Tensor]]):
     """
 
     def __init__(self, split: str = "train", config: BokehConfig | None = None) -> None:
+        if config is not None and not isinstance(config, BokehConfig):
+            raise TypeError(f"expected `config` a BokehConfig, got {type(config).__name__}")
         self.config = BokehConfig() if config is None else config
         self.split = split
         self._start, self._stop = _range_of(split, self.config)
@@ -141,13 +143,18 @@ class Bokeh(Dataset[Mapping[str, Tensor]]):
         return self._stop - self._start
 
     def __getitem__(self, index: int | slice) -> Mapping[str, Tensor]:
+        if isinstance(index, bool) or not isinstance(index, slice | SupportsIndex):
+            raise TypeError(f"expected `index` an int or a slice, got {type(index).__name__}")
         if not isinstance(index, slice) and not -len(self) <= index < len(self):
             raise IndexError(f"expected `index` within {len(self)} images, got {index}")
         return {name: values[index] for name, values in self._columns.items()}
 
     def __getitems__(self, indices: Sequence[int]) -> Mapping[str, Tensor]:
         """Many samples at once, already stacked."""
-        chosen = torch.as_tensor(indices, dtype=torch.long)
+        chosen = torch.as_tensor(indices)
+        if chosen.numel() and (chosen.is_floating_point() or chosen.is_complex() or chosen.dtype == torch.bool):
+            raise TypeError(f"expected `indices` of int, got {chosen.dtype}")
+        chosen = chosen.long()
         return {name: values[chosen] for name, values in self._columns.items()}
 
     def __reduce__(self) -> tuple[type["Bokeh"], tuple[str, BokehConfig]]:
@@ -272,7 +279,7 @@ class BokehSplits:
     @classmethod
     def from_options(cls, **options: Any) -> "BokehSplits":
         """Splits of a config given as keywords; a misspelt one is refused by name."""
-        return cls(config_from(options, BokehConfig, source="data"))
+        return cls(config_from(options, BokehConfig, source="data.options"))
 
     @cached_property
     def train(self) -> Bokeh:

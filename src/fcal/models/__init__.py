@@ -9,7 +9,7 @@ from fcal._registry import Registry
 from fcal.models.convnet import ConvNet
 from fcal.models.heads import NormalHead, PointHead
 
-__all__ = ["ConvNet", "NormalHead", "PointHead", "by_name", "names", "register"]
+__all__ = ["ConvNet", "NormalHead", "PointHead", "by_name", "factory", "names", "register"]
 
 _FACTORIES: Registry[Callable[..., nn.Module]] = Registry("model")
 _FACTORIES.add("convnet", ConvNet)
@@ -38,10 +38,25 @@ def register(name: str, factory: Callable[..., nn.Module], *, replace: bool = Fa
         >>> by_name("line", slope=3)
         Linear(in_features=3, out_features=1, bias=True)
     """
+    if not callable(factory):
+        raise TypeError(f"expected `factory` to call with options, got {type(factory).__name__}")
     _FACTORIES.add(name, factory, replace=replace)
 
 
-def by_name(name: str, **options: Any) -> nn.Module:
+def factory(name: str) -> Callable[..., nn.Module]:
+    """What makes a network, whose signature tells the options.
+
+    Raises:
+        ValueError: It has no such name; the known ones are listed.
+
+    Example:
+        >>> factory("convnet").__name__
+        'ConvNet'
+    """
+    return _FACTORIES[name]
+
+
+def by_name(name: str, /, **options: Any) -> nn.Module:
     """A new network.
 
     Raises:

@@ -9,6 +9,8 @@ from fcal.models.heads import NormalHead, PointHead
 
 _LAYERS = 3
 _SHRINK = 2**_LAYERS
+_LARGEST = 4096  # of every option
+_MOST_WEIGHTS = 2**29  # 2 GB of them
 
 
 class ConvNet(nn.Module):
@@ -40,11 +42,12 @@ class ConvNet(nn.Module):
     ) -> None:
         super().__init__()
         for name, value in (("outputs", outputs), ("size", size), ("width", width), ("hidden", hidden)):
-            check_integer(name, value, at_least=1, at_most=65536)
+            check_integer(name, value, at_least=1, at_most=_LARGEST)
         if size % _SHRINK:
             raise ValueError(f"expected `size` a multiple of {_SHRINK}, got {size}")
         check_number("dropout", dropout, low=0.0, high=0.99)
         check_flag("deterministic", deterministic)
+        _check_weights(size, width, hidden)
         self.size = size
         last = width * 2 ** (_LAYERS - 1)
         self.trunk = nn.Sequential(
@@ -79,6 +82,8 @@ class ConvNet(nn.Module):
         Returns:
             A law, or a tensor where the network is deterministic. Shape ``(N, outputs)``.
         """
+        if not isinstance(images, Tensor):
+            raise TypeError(f"expected `images` a torch.Tensor, got {type(images).__name__}")
         if images.dim() != 4 or images.shape[1:] != (3, self.size, self.size):
             expected = f"(N, 3, {self.size}, {self.size})"
             raise ValueError(f"expected `images` of shape {expected}, got {tuple(images.shape)}")
@@ -87,3 +92,13 @@ class ConvNet(nn.Module):
         scaled = images.float().div(255) if images.dtype == torch.uint8 else images
         prediction: Normal | Tensor = self.head(self.trunk(scaled))
         return prediction
+
+
+def _check_weights(size: int, width: int, hidden: int) -> None:
+    """Refuse a network that no memory holds before its weights are drawn."""
+    last = width * 2 ** (_LAYERS - 1)
+    weights = last * (size // _SHRINK) ** 2 * hidden + 9 * (2 * width * width + 2 * width * last)
+    if weights > _MOST_WEIGHTS:
+        raise ValueError(
+            f"expected `size`, `width` and `hidden` of at most {_MOST_WEIGHTS:,} weights together, got {weights:,}"
+        )

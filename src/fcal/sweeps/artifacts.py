@@ -52,6 +52,8 @@ def read_artifact(path: str | os.PathLike[str]) -> bytes | None:
     except FileNotFoundError:
         if not path.exists():
             return None
+    except OSError:  # a folder of this name, or a file that may not be read: told below
+        pass
     warnings.warn(f"the artifact {path} is not used: {damage(path) or 'it was damaged'}", UserWarning, stacklevel=2)
     return None
 

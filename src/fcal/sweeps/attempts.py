@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from fcal._files import held
 from fcal.sweeps.cells import Cell
-from fcal.sweeps.locks import held
 from fcal.sweeps.plan import finished
 from fcal.sweeps.store import Store
 

@@ -37,6 +37,10 @@ class Cell:
         # A copy: the address stays right when the caller's mapping changes.
         object.__setattr__(self, "config", plain_config(self.config))
         object.__setattr__(self, "needs", tuple(self.needs))
+        if isinstance(self.artifacts, str) or not all(isinstance(suffix, str) for suffix in self.artifacts):
+            raise TypeError(
+                f"expected `artifacts` a tuple of suffixes such as ('.safetensors',), got {self.artifacts!r}"
+            )
         object.__setattr__(self, "artifacts", tuple(self.artifacts))
         if not all(isinstance(cell, Cell) for cell in self.needs):
             raise TypeError(f"expected `needs` of Cell, got {self.needs!r}")

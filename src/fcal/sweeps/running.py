@@ -54,7 +54,7 @@ def run(
         RuntimeError: New processes end before they have begun.
     """
     cells = list(cells)
-    _check(cells, function, workers)
+    _check(cells, function, workers, store)
     with Bar(show=progress) as bar:
         plan = Plan(cells, store, report=lambda outcome: _tell(outcome, bar, on_outcome))
         bar.begin(plan.stored, plan.left, workers)
@@ -67,7 +67,9 @@ def run(
     return {cell: plan.outcomes[cell] for cell in [*plan.asked, *further]}
 
 
-def _check(cells: list[Cell], function: CellFunction, workers: int) -> None:
+def _check(cells: list[Cell], function: CellFunction, workers: int, store: Store) -> None:
+    if not isinstance(store, Store):
+        raise TypeError(f"expected `store` a Store, got {type(store).__name__}")
     for cell in cells:
         if not isinstance(cell, Cell):
             raise TypeError(f"expected `cells` of Cell, got {type(cell).__name__}")

@@ -108,6 +108,8 @@ class Store:
         """
         if result is None:
             raise ValueError("expected `result` something to keep, got None")
+        if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, int | float)):
+            raise TypeError(f"expected `seconds` a number, got {type(seconds).__name__} {seconds!r}")
         document = {
             "format": _FORMAT,
             "version": _VERSION,
@@ -179,6 +181,8 @@ class Store:
         return self._beside("locks", kind, config, ".lock")
 
     def _beside(self, room: str, kind: str, config: Mapping[str, Any], suffix: str) -> Path:
+        if not isinstance(suffix, str):
+            raise TypeError(f"expected `suffix` a string, got {type(suffix).__name__}")
         if not suffix.startswith(".") or "/" in suffix or len(suffix) < 2:
             raise ValueError(f"expected `suffix` such as '.safetensors', got {suffix!r}")
         return self.folder.parent / room / f"{file_stem(kind, config)}{suffix}"

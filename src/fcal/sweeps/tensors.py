@@ -4,6 +4,7 @@ import os
 import warnings
 from collections.abc import Mapping
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
@@ -15,12 +16,16 @@ def save_tensors(path: str | os.PathLike[str], tensors: Mapping[str, Tensor]) ->
     """Write named tensors, such as a module's ``state_dict()``, and their checksum.
 
     Raises:
-        TypeError: A value is not a tensor.
+        TypeError: A value is not a tensor, or a sparse or complex one.
         OSError: They cannot be written.
     """
+    if not isinstance(tensors, Mapping):
+        raise TypeError(f"expected `tensors` a mapping of names to tensors, got {type(tensors).__name__}")
     for name, tensor in tensors.items():
-        if not isinstance(tensor, Tensor):
-            raise TypeError(f"expected `tensors` of torch.Tensor, got {type(tensor).__name__} for {name!r}")
+        if not isinstance(name, str) or not isinstance(tensor, Tensor):
+            raise TypeError(f"expected `tensors` of torch.Tensor by name, got {type(tensor).__name__} for {name!r}")
+        if tensor.is_complex() or tensor.layout != torch.strided or tensor.is_quantized:
+            raise TypeError(f"expected `tensors` dense and real, got {tensor.dtype}, {tensor.layout} for {name!r}")
     # Cloned, because safetensors refuses tensors that share memory, such as tied weights.
     write_artifact(path, save({name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}))
 

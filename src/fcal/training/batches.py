@@ -96,6 +96,7 @@ class Batches:
         if hasattr(self._dataset, "__getitems__"):
             found = self._dataset.__getitems__(indices)
             if not isinstance(found, list):
+                _check_rows(found, len(indices))
                 return found
             return default_collate(found)  # torch's own convention: a list of samples
         return default_collate([self._dataset[index] for index in indices])
@@ -106,6 +107,13 @@ class Batches:
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Nothing to load."""
+
+
+def _check_rows(found: Any, asked: int) -> None:
+    """Refuse a batch that lacks rows; one may have more, such as the nodes of graphs."""
+    given = as_batch(found)["input"]
+    if isinstance(given, Tensor) and given.dim() and len(given) < asked:
+        raise ValueError(f"expected `__getitems__` of the dataset to return {asked} rows, got {len(given)}")
 
 
 def _length(dataset: Any) -> int:

@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from fcal.training.record import Record
 
 NAME = "checkpoint.json"
 _FORMAT = "fcal.checkpoint"
+_LONGEST_REASON = 120
 
 
 class CheckedIO(CheckpointIO):  # type: ignore[misc]
@@ -64,8 +66,27 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _loaded(content: bytes) -> dict[str, Any]:
-    checkpoint: dict[str, Any] = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's remarks on old formats, which a damaged file may look like
+        checkpoint: dict[str, Any] = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
     return checkpoint
+
+
+_PARTS = {"state_dict": dict, "fcal": dict, "optimizer_states": list, "loops": dict}
+_OWN_PARTS = {"config": dict, "record": dict}
+
+
+def _check_parts(checkpoint: Any) -> None:
+    """Refuse what torch can read but no training has written."""
+    if not isinstance(checkpoint, dict):
+        raise ValueError("it is no mapping")
+    for parts, found in ((_PARTS, checkpoint), (_OWN_PARTS, checkpoint.get("fcal"))):
+        for name, kind in parts.items():
+            if not isinstance(found, dict) or not isinstance(found.get(name), kind):
+                raise ValueError(f"it has no {name}")
+    if not all(isinstance(x, torch.Tensor) for x in checkpoint["state_dict"].values()):
+        raise ValueError("its state_dict holds more than tensors")
+    Record.from_state(checkpoint["fcal"]["record"])
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -81,11 +102,17 @@ def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
         content = file.read_bytes()
     except OSError as error:
         raise ValueError(f"expected a checkpoint {note}, got: {error.strerror} ({error.filename})") from None
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ValueError(f"expected {note} a note of a checkpoint, got one that is damaged: {error}") from None
     if hashlib.sha256(content).hexdigest() != checksum:
         raise ValueError(f"expected {file} with the checksum in {note.name}, got another: the file is damaged")
-    return _loaded(content)
+    try:
+        checkpoint = _loaded(content)
+        _check_parts(checkpoint)
+    except Exception as error:  # of whatever kind: torch raises many
+        reason = " ".join(str(error).split())[:_LONGEST_REASON] or type(error).__name__
+        raise ValueError(f"expected {file} a checkpoint, got one that is damaged: {reason}") from error
+    return checkpoint
 
 
 class KeepCheckpoint(Checkpoint):  # type: ignore[misc]

@@ -4,7 +4,7 @@ import logging
 import os
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,8 @@ from fcal._config import difference
 from fcal._files import writable_folder
 from fcal.training.batches import Batches
 from fcal.training.configuration import TRAINED, FitConfig
-from fcal.training.module import Training
+from fcal.training.folders import alone_in
+from fcal.training.module import Training, description
 from fcal.training.objectives import Objective
 from fcal.training.objectives import objective as objective_of
 from fcal.training.randomness import random_state_kept
@@ -93,26 +94,28 @@ def fit(
         True
     """
     config = FitConfig() if config is None else config
-    _check(model, objective, config, resume, folder)
+    _check(model, objective, config, resume, folder, callbacks)
+    objective = objective_of() if objective is None else objective
     path = None if folder is None else writable_folder(folder) / NAME
-    batches = Batches(train, config.batch_size, seed=config.seed, place=lambda: record.place())
-    saved = _saved(path, config, batches.rows, resume)
-    record = Record(dataset_rows=batches.rows) if saved is None else Record.from_state(saved["fcal"]["record"])
-    if saved is not None:
-        _load(path, saved, model)
-    if not record.is_finished(config.passes):
-        judged = None if validation is None else Batches(validation, config.batch_size)
-        extra = [*callbacks, *_own_callbacks(path, config, progress)]
-        with random_state_kept(), _quiet(), _frozen_but(TRAINED[config.trained](model), model):
-            module = Training(model, objective or objective_of(), config, record, config.epochs * len(batches))
-            _run(_trainer(config, extra), module, (batches, judged), path if saved is not None else None)
-    if record.best_weights is not None:
-        model.load_state_dict(record.best_weights)
+    with nullcontext() if path is None else alone_in(path.parent):
+        batches = Batches(train, config.batch_size, seed=config.seed, place=lambda: record.place())
+        saved = _saved(path, config, objective, batches, resume)
+        record = Record(dataset_rows=batches.rows) if saved is None else Record.from_state(saved["fcal"]["record"])
+        if saved is not None:
+            _load(path, saved, model)
+        if not record.is_finished(config.passes):
+            judged = None if validation is None else Batches(validation, config.batch_size)
+            extra = [*callbacks, *_own_callbacks(path, config, progress)]
+            with random_state_kept(), _quiet(), _frozen_but(TRAINED[config.trained](model), model):
+                module = Training(model, objective, config, record, config.epochs * len(batches))
+                _run(_trainer(config, extra), module, (batches, judged), path if saved is not None else None)
+        if record.best_weights is not None:
+            model.load_state_dict(record.best_weights)
     model.eval()
     return record.as_fit()
 
 
-def _check(model: Any, objective: Any, config: Any, resume: Any, folder: Any) -> None:
+def _check(model: Any, objective: Any, config: Any, resume: Any, folder: Any, callbacks: Any) -> None:
     if not isinstance(model, nn.Module):
         raise TypeError(f"expected `model` a torch.nn.Module, got {type(model).__name__}")
     if objective is not None and (isinstance(objective, type) or not callable(objective)):
@@ -121,11 +124,21 @@ def _check(model: Any, objective: Any, config: Any, resume: Any, folder: Any) ->
         raise TypeError(f"expected `config` a FitConfig, got {type(config).__name__}")
     if check_flag("resume", resume) and folder is None:
         raise ValueError("expected `folder` to resume from, got None")
+    if not isinstance(callbacks, Sequence):
+        raise TypeError(f"expected `callbacks` a list, got {type(callbacks).__name__}")
+    for callback in callbacks:
+        if not isinstance(callback, Callback):
+            raise TypeError(f"expected `callbacks` of lightning's Callback, got {type(callback).__name__}")
 
 
-def _saved(path: Path | None, config: FitConfig, rows: int, resume: bool) -> dict[str, Any] | None:
+def _saved(
+    path: Path | None, config: FitConfig, objective: Objective, batches: Batches, resume: bool
+) -> dict[str, Any] | None:
     """The checkpoint to go on from, if any."""
-    if path is None or not path.exists():
+    if path is None:
+        return None
+    if not path.exists():
+        _check_nothing_lost(path)
         return None
     if not resume:
         raise ValueError(f"expected `folder` without a training, or `resume`, got {path.parent}, which holds one")
@@ -134,16 +147,30 @@ def _saved(path: Path | None, config: FitConfig, rows: int, resume: bool) -> dic
     if found is not None:
         key, there, here = found
         raise ValueError(f"expected `folder` of the same config, got {key} = {there} there and {here} here")
-    there = saved["fcal"]["record"]["dataset_rows"]
-    if there != rows:
-        raise ValueError(f"expected `train` with {there} rows as in {path.parent}, got {rows}")
+    record = saved["fcal"]["record"]
+    if record["dataset_rows"] != batches.rows:
+        there = record["dataset_rows"]
+        raise ValueError(f"expected `train` with {there} rows as in {path.parent}, got {batches.rows}")
+    if record["position"] >= len(batches) or record["epoch"] > config.passes:
+        raise ValueError(f"expected {path} of a place in this training, got one that is damaged: it is beyond the end")
+    before, now = saved["fcal"].get("objective"), description(objective)
+    if before is not None and before != now:
+        raise ValueError(f"expected `objective` as in {path.parent}, {str(before)[:200]}, got {now[:200]}")
     return saved
+
+
+def _check_nothing_lost(note: Path) -> None:
+    """Refuse to begin anew beside a checkpoint, which the next one would replace."""
+    left = next(iter(sorted(note.parent.glob(f"{note.stem}-*.ckpt"))), None)
+    if left is not None:
+        raise ValueError(f"expected {note} to resume from, got none beside {left.name}; remove that to begin anew")
 
 
 def _load(path: Path | None, saved: dict[str, Any], model: nn.Module) -> None:
     """The weights of a checkpoint, whose names begin with where Lightning finds the model."""
     of_model = {name.removeprefix("model."): x for name, x in saved["state_dict"].items() if name[:6] == "model."}
-    check_fits(path, of_model, model)
+    for state in (of_model, saved["fcal"]["record"]["best_weights"] or of_model):
+        check_fits(path, state, model)
     model.load_state_dict(of_model)
 
 
@@ -179,6 +206,10 @@ def _run(trainer: Trainer, module: Training, loaders: tuple[Batches, Batches | N
     module.train()
     try:
         trainer.fit(module, *loaders, ckpt_path=start)
+    except (KeyError, IndexError, TypeError, AttributeError, RuntimeError) as error:
+        if start is None or module.started:
+            raise
+        raise ValueError(f"expected {start} a checkpoint of this training, got one that is damaged: {error}") from error
     except SystemExit as stopped:
         # Lightning turns Ctrl-C into an exit; whoever called may still want to clean up.
         if isinstance(stopped.__context__, KeyboardInterrupt):

@@ -1,7 +1,8 @@
 """Model and objective as one Lightning module."""
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -17,12 +18,21 @@ from fcal.training.randomness import derived_seed, generators_in, seed_everythin
 from fcal.training.record import Record
 from fcal.training.results import Diverged
 from fcal.training.schedules import OPTIMIZERS, rate_factor
-from fcal.training.validation import Validation, mean_of, prediction
+from fcal.training.validation import Validation, prediction
 
 try:
     from lightning.pytorch import LightningModule
 except ModuleNotFoundError as error:
     raise ImportError("expected lightning for training; pip install 'fcal[train]'") from error
+
+
+_SUM = "loss"  # what the sum of the terms is called in logs
+_INNER = ("base_dist", "_mixture_distribution", "_component_distribution")
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+# Torch refuses parameters of a law by name, and shows them. A real number is refused only where it is none at all.
+_NOT_FINITE = re.compile(
+    r"satisfy the constraint (Real\(\)|Independent(Constraint)?\(Real|[^\n]*\n(?s:.*)\b(nan|inf)\b)"
+)
 
 
 class Training(LightningModule):  # type: ignore[misc]
@@ -45,7 +55,10 @@ class Training(LightningModule):  # type: ignore[misc]
         self.steps = steps
         self._trained = TRAINED[config.trained](model)
         self._seen = Validation()
+        self._judged = 0
         self._numbers: dict[str, float] = {}
+        self.described = description(objective)
+        self.started = False
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """The optimizer of what is trained."""
@@ -64,6 +77,7 @@ class Training(LightningModule):  # type: ignore[misc]
 
     def on_train_start(self) -> None:
         """The trained part in training mode, the rest as in evaluation."""
+        self.started = True
         self.eval()
         self._trained.train()
         if isinstance(self.objective, nn.Module):
@@ -82,7 +96,7 @@ class Training(LightningModule):  # type: ignore[misc]
         batch = self._prepared(batch)
         try:
             terms = self.objective(self.model, batch)
-        except ValueError as error:
+        except (ValueError, StopIteration) as error:
             raise self._explained(error, batch) from error
         return self._counted(terms, rows_of(batch))
 
@@ -92,18 +106,22 @@ class Training(LightningModule):  # type: ignore[misc]
         for name, value in values.items():
             if not math.isfinite(value):
                 raise Diverged(self.record.step, name, value)
+        if not any(term.requires_grad for term in terms.values()):
+            raise ValueError(f"expected `objective` with a gradient, got none in {', '.join(map(repr, terms))}")
         self.record.count(values, rows)
         return torch.stack(tuple(terms.values())).sum() if len(terms) > 1 else next(iter(terms.values()))
 
-    def _explained(self, error: ValueError, batch: Batch) -> Exception:
+    def _explained(self, error: Exception, batch: Batch) -> Exception:
         """A refusal of numbers that the model itself made is a divergence; any other is the user's."""
+        if isinstance(error, StopIteration):  # Lightning would take it for the end of the data
+            return RuntimeError("expected model and objective to return, got a StopIteration from them")
         if _is_finite(batch["input"]) and not _is_sane(self.model, batch["input"]):
             return Diverged(self.record.step, "prediction", math.nan)
         return error
 
     def on_validation_epoch_start(self) -> None:
         """Begin to collect."""
-        self._seen = Validation()
+        self._seen, self._judged = Validation(), 0
 
     def validation_step(self, batch: Batch, index: int) -> dict[str, Any]:
         """Prediction of a batch, collected; also returned, for callbacks."""
@@ -113,8 +131,9 @@ class Training(LightningModule):  # type: ignore[misc]
             terms, pred = self._observed(batch)
             loss = sum(_plain(terms).values())
             self._seen.add(pred, batch, loss)
-        except ValueError as error:
+        except (ValueError, StopIteration) as error:
             raise self._explained(error, batch) from error
+        self._judged += 1
         return {"pred": pred, "target": batch["target"], "valid_mask": batch.get("valid_mask")}
 
     def _observed(self, batch: Batch) -> tuple[Terms, Distribution | Tensor]:
@@ -133,6 +152,7 @@ class Training(LightningModule):  # type: ignore[misc]
 
     def on_validation_epoch_end(self) -> None:
         """Numbers of the whole set."""
+        _check_all_came("validation", self._judged, int(sum(self.trainer.num_val_batches)))
         self._numbers = self._seen.numbers()
         loss = self._numbers.get("loss", 0.0)
         if not math.isfinite(loss):
@@ -140,6 +160,8 @@ class Training(LightningModule):  # type: ignore[misc]
 
     def on_train_epoch_end(self) -> None:
         """Close the epoch; keep the weights where they are the best so far."""
+        if not self.trainer.should_stop:  # by a callback, which may do so within an epoch
+            _check_all_came("training", self.record.position, int(self.trainer.num_training_batches))
         rate = self.optimizers(use_pl_optimizer=False).param_groups[0]["lr"]
         self.record.close_epoch(rate, self._numbers)
         self._note_whether_best()
@@ -165,7 +187,11 @@ class Training(LightningModule):  # type: ignore[misc]
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Beside what Lightning saves: the record."""
         self.record.generators = [source.get_state() for source in generators_in(self.model, self.objective)]
-        checkpoint["fcal"] = {"config": as_plain(self.config), "record": self.record.state()}
+        checkpoint["fcal"] = {
+            "config": as_plain(self.config),
+            "objective": self.described,
+            "record": self.record.state(),
+        }
 
     def on_load_checkpoint(self, _: dict[str, Any]) -> None:
         """Generators of model and objective as they were; the record has been read before."""
@@ -181,10 +207,14 @@ def _plain(terms: Terms) -> dict[str, float]:
     if not isinstance(terms, Mapping) or not terms:
         raise TypeError(f"expected `objective` to return named terms, got {type(terms).__name__}")
     for name, term in terms.items():
-        if not isinstance(term, Tensor) or term.numel() != 1:
+        if not isinstance(name, str) or name == _SUM:
+            raise ValueError(
+                f"expected `objective` to name its terms, and none {_SUM!r}, which is their sum, got {name!r}"
+            )
+        if not isinstance(term, Tensor) or term.dim():
             shown = f"shape {tuple(term.shape)}" if isinstance(term, Tensor) else type(term).__name__
             raise TypeError(f"expected `objective` to return scalar tensors, got {name!r} of {shown}")
-    values = [term.detach().reshape(()) for term in terms.values()]
+    values = [term.detach() for term in terms.values()]
     return dict(zip(terms, torch.stack(values).tolist() if len(values) > 1 else [values[0].item()], strict=True))
 
 
@@ -193,15 +223,47 @@ def _is_finite(given: Any) -> bool:
 
 
 def _is_sane(model: nn.Module, given: Any) -> bool:
-    """Whether a model's parameters and what it makes of an input are finite."""
+    """Whether a model's parameters and those of the law that it makes of an input are finite."""
     if not all(_is_finite(parameter) for parameter in model.parameters()):
         return False
     try:
         with torch.no_grad():
             pred = model(given)
-            spread = pred.stddev if isinstance(pred, Distribution) else None
-    except NotImplementedError:
-        spread = None
-    except ValueError:  # of torch.distributions, which refuses parameters that are not finite
-        return False
-    return all(_is_finite(x) for x in (mean_of(pred), spread))
+    except ValueError as error:
+        return not _NOT_FINITE.search(str(error))
+    except Exception:  # whatever it is, it says nothing of numbers; what was raised first counts
+        return True
+    return all(_is_finite(x) for x in _parameters(pred))
+
+
+def _parameters(pred: Any) -> Iterator[Any]:
+    """What a law was made of. Not its mean or spread: some laws have none, and say so by a NaN."""
+    if not isinstance(pred, Distribution):
+        yield pred
+        return
+    for name in getattr(pred, "arg_constraints", {}):
+        value = vars(pred).get(name)
+        yield value.clamp(min=0) if name == "logits" and isinstance(value, Tensor) else value  # -inf is a share of 0
+    for name in _INNER:
+        if isinstance(vars(pred).get(name), Distribution):
+            yield from _parameters(vars(pred)[name])
+
+
+def _check_all_came(what: str, seen: int, expected: int) -> None:
+    """Whatever ends Lightning's loop early without an error, such as a StopIteration, is one."""
+    if seen != expected:
+        raise RuntimeError(f"expected {expected} batches of {what} in an epoch, got {seen}: something ended the loop")
+
+
+def description(objective: Objective) -> str:
+    """An objective in words, the same in every process: what it is called, or how it prints.
+
+    Example:
+        >>> from fcal.training import ObjectiveConfig, objective
+        >>> description(objective(ObjectiveConfig(name="nll")))
+        "TermOf( ObjectiveConfig(name='nll', lam=0.5, form='convex', ...) (loss): NLLLoss() )"
+    """
+    if isinstance(objective, nn.Module):
+        return _ADDRESS.sub("", " ".join(repr(objective).split()))
+    kind = objective if hasattr(objective, "__qualname__") else type(objective)
+    return f"{kind.__module__}.{kind.__qualname__}"

@@ -88,6 +88,8 @@ class TermOf(nn.Module):
         loss: ``(pred, target, *, valid_mask, weight) -> scalar``.
     """
 
+    config: ObjectiveConfig | None = None
+
     def __init__(self, name: str, loss: Callable[..., Tensor]) -> None:
         super().__init__()
         self.name = name
@@ -96,6 +98,10 @@ class TermOf(nn.Module):
     def forward(self, model: nn.Module, batch: Batch) -> Terms:
         """The term of a batch."""
         return {self.name: self.loss(model(batch["input"]), batch["target"], **_beside(batch))}
+
+    def extra_repr(self) -> str:
+        """What it was made from, for ``print`` and for checkpoints, which are of this objective alone."""
+        return self.name if self.config is None else str(self.config)
 
 
 class Mixed(nn.Module):
@@ -108,6 +114,7 @@ class Mixed(nn.Module):
     """
 
     step: Tensor
+    config: ObjectiveConfig | None = None
 
     def __init__(self, name: str, calibration: Callable[..., Tensor], config: ObjectiveConfig) -> None:
         super().__init__()
@@ -137,6 +144,10 @@ class Mixed(nn.Module):
         if self.warmup_steps and self.training and torch.is_grad_enabled():
             self.step += 1
         return terms
+
+    def extra_repr(self) -> str:
+        """What it was made from, for ``print`` and for checkpoints, which are of this objective alone."""
+        return self.name if self.config is None else str(self.config)
 
 
 def _beside(batch: Batch) -> dict[str, Any]:
@@ -186,6 +197,8 @@ def register(name: str, factory: Factory, *, replace: bool = False) -> None:
         factory: From the options to the objective.
         replace: Whether the name may be taken.
     """
+    if not callable(factory):
+        raise TypeError(f"expected `factory` to call with the options, got {type(factory).__name__}")
     _OBJECTIVES.add(name, factory, replace=replace)
 
 
@@ -215,7 +228,12 @@ def objective(config: ObjectiveConfig | None = None) -> Objective:
         {'nll': 1.084, 'fcal': 1.15}
     """
     options = ObjectiveConfig() if config is None else config
-    return _OBJECTIVES[options.name](options)
+    if not isinstance(options, ObjectiveConfig):
+        raise TypeError(f"expected `config` an ObjectiveConfig, got {type(options).__name__}")
+    made = _OBJECTIVES[options.name](options)
+    if isinstance(made, TermOf | Mixed):
+        made.config = options
+    return made
 
 
 def _fcal(config: ObjectiveConfig) -> Objective:

@@ -1,13 +1,40 @@
 """What training knows of its own past: everything that a checkpoint needs beside weights and optimizer."""
 
+import math
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from torch import Tensor
 
 from fcal.training.results import Fit
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_numbers(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        isinstance(name, str) and type(number) in (int, float) for name, number in value.items()
+    )
+
+
+def _is_tensors(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(x, Tensor) for x in value.values())
+
+
+_POSSIBLE: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("dataset_rows", "epoch", "position", "step", "rows", "best_epoch", "waited"), _is_count),
+    "sums": _is_numbers,
+    "history": lambda value: isinstance(value, list) and all(_is_numbers(line) for line in value),
+    "best_value": lambda value: value is None or isinstance(value, float),
+    "best_weights": lambda value: value is None or _is_tensors(value),
+    "stopped_early": lambda value: isinstance(value, bool),
+    "seconds": lambda value: isinstance(value, float) and 0 <= value < math.inf,
+    "generators": lambda value: isinstance(value, list) and all(isinstance(x, Tensor) for x in value),
+}
 
 
 @dataclass(kw_only=True)
@@ -86,8 +113,21 @@ class Record:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "Record":
-        """The record that :meth:`state` told."""
-        return cls(**{name: value for name, value in state.items() if name != "_started"})
+        """The record that :meth:`state` told.
+
+        Raises:
+            ValueError: A name is missing or unknown, or a value is none that a training could have noted.
+        """
+        told = {name: value for name, value in state.items() if name != "_started"}
+        if told.keys() != {item.name for item in fields(cls)}:
+            raise ValueError("other names than those of a record")
+        record = cls(**told)
+        for name, is_possible in _POSSIBLE.items():
+            if not is_possible(getattr(record, name)):
+                raise ValueError(f"the {name} of its record is impossible")
+        if len(record.history) != record.epoch or record.best_epoch > max(record.epoch - 1, 0):
+            raise ValueError("the history of its record does not fit its epoch")
+        return record
 
     def as_fit(self) -> Fit:
         """What the user gets of it."""

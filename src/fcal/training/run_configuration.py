@@ -5,6 +5,7 @@ from typing import Any
 
 from fcal import recalibration
 from fcal._checks import check_integer
+from fcal._config import as_plain, check_plain
 from fcal.training.configuration import FitConfig
 from fcal.training.objectives import ObjectiveConfig
 
@@ -86,4 +87,28 @@ class RunConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        for part, kind in _PARTS.items():
+            value = getattr(self, part)
+            if not isinstance(value, kind):
+                raise TypeError(f"expected `{part}` a {kind.__name__}, got {type(value).__name__}")
         check_integer("seed", self.seed, at_least=0, at_most=2**63 - 1)
+        for part in ("data", "model"):
+            _check_words(part, getattr(self, part))
+        for name, table in as_plain(self).items():  # what TOML and JSON cannot say is refused now, not after the work
+            check_plain(name, table)
+
+
+_PARTS: dict[str, type] = {
+    "data": DataConfig,
+    "model": ModelConfig,
+    "objective": ObjectiveConfig,
+    "fit": FitConfig,
+    "recalibration": RecalibrationConfig,
+}
+
+
+def _check_words(name: str, config: DataConfig | ModelConfig) -> None:
+    if not isinstance(config.name, str):
+        raise TypeError(f"expected `{name}.name` a string, got {type(config.name).__name__}")
+    if not isinstance(config.options, dict) or not all(isinstance(key, str) for key in config.options):
+        raise TypeError(f"expected `{name}.options` a dict with string keys, got {type(config.options).__name__}")

@@ -4,7 +4,8 @@ import inspect
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,12 @@ from fcal._config import as_plain, difference, read_config, to_toml, unknown_key
 from fcal._files import atomic_path, provenance, writable_folder, write_json
 from fcal.metrics import evaluate
 from fcal.training.fitting import fit
+from fcal.training.folders import alone_in, removed_if_empty, undone_if_refused
 from fcal.training.objectives import objective
 from fcal.training.predicting import Predicted, predict
 from fcal.training.randomness import derived_seed, random_state_kept, seed_everything
-from fcal.training.run_configuration import ModelConfig, RecalibrationConfig, RunConfig
+from fcal.training.results import Fit
+from fcal.training.run_configuration import RecalibrationConfig, RunConfig
 from fcal.training.sums import SUMS, check_sums, write_sums
 from fcal.training.validation import Validation
 from fcal.training.weights import read_weights, write_weights
@@ -32,6 +35,9 @@ CONFIG, WEIGHTS, REPORT, RECALIBRATOR, TRAINING = (
     "recalibrator",
     "training",
 )
+
+_SEALED = (CONFIG, WEIGHTS, REPORT, f"{TRAINING}/history.csv")
+_FEWEST_TO_JUDGE = 2  # rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,30 +97,58 @@ def train(
         >>> load(run.folder).report["test"]["n"]
         8
     """
-    place = Path(folder)
+    place = _checked_place(config, folder)
     _check_folder(config, place, resume)
     if (place / SUMS).exists():
         return load(place)
-    model = _first_model(config)
-    splits = data.by_name(config.data.name, **config.data.options)
-    _begin(config, place)  # only now: what is refused leaves no folder behind
-    how = replace(config.fit, seed=derived_seed("fit", config.seed, config.fit.seed))
-    result = fit(
-        model,
-        objective(config.objective),
-        splits.train,
-        splits.validation,
-        how,
-        folder=place / TRAINING,
-        resume=True,
-        callbacks=callbacks,
-        progress=progress,
-    )
-    write_weights(place / WEIGHTS, model)
-    report = _judged(config, model, splits, place) | {"fit": _plain(asdict(result)), "provenance": provenance()}
-    write_json(place / REPORT, report)
-    _finish(place)
+    model, splits = _first_model(config), _splits(config)  # before the folder: what is refused leaves none behind
+    with removed_if_empty(place), alone_in(place):
+        _check_folder(config, place, resume)  # another process may have finished meanwhile
+        if (place / SUMS).exists():
+            return load(place)
+        with undone_if_refused([place / CONFIG, place / TRAINING], place / TRAINING):
+            _begin(config, place)
+            result = _fit(config, model, splits, place / TRAINING, callbacks=callbacks, progress=progress)
+        write_weights(place / WEIGHTS, model)
+        report = _plain(_judged(config, model, splits, place) | {"fit": asdict(result), "provenance": provenance()})
+        write_json(place / REPORT, report)
+        _finish(config, place)
     return Run(folder=place, config=config, model=model, report=report)
+
+
+def _fit(config: RunConfig, model: nn.Module, splits: data.Splits, folder: Path, **options: Any) -> Fit:
+    how = replace(config.fit, seed=derived_seed("fit", config.seed, config.fit.seed))
+    with _says_laws(model) if config.recalibration.method else nullcontext():
+        return fit(
+            model,
+            objective(config.objective),
+            splits.train,
+            splits.validation,
+            how,
+            folder=folder,
+            resume=True,
+            **options,
+        )
+
+
+@contextmanager
+def _says_laws(model: nn.Module) -> Iterator[None]:
+    """Refuse a network without error bars at its first word, not when they are to be repaired."""
+
+    def refuse(_: nn.Module, __: Any, pred: Any) -> None:
+        hook.remove()
+        _check_law(pred)
+
+    hook = model.register_forward_hook(refuse)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def _check_law(pred: Any) -> None:
+    if not isinstance(pred, Distribution):
+        raise ValueError("expected a model with a distribution to recalibrate, got one that returns a tensor")
 
 
 def load(folder: str | os.PathLike[str]) -> Run:
@@ -131,12 +165,23 @@ def load(folder: str | os.PathLike[str]) -> Run:
         ValueError: expected nowhere a finished run, got one without readable SHA256SUMS
     """
     place = Path(folder)
-    check_sums(place)
+    named = check_sums(place, required=_SEALED)
     config = read_config(place / CONFIG, RunConfig)
+    if config.recalibration.method and not any(name.startswith(f"{RECALIBRATOR}/") for name in named):
+        raise ValueError(f"expected {place / SUMS} with a line for {RECALIBRATOR}, got none")
     model = _new_model(config)
     read_weights(place / WEIGHTS, model)
     report: dict[str, Any] = json.loads((place / REPORT).read_text(encoding="utf-8"))
     return Run(folder=place, config=config, model=model.eval(), report=report)
+
+
+def _checked_place(config: Any, folder: str | os.PathLike[str]) -> Path:
+    if not isinstance(config, RunConfig):
+        raise TypeError(f"expected `config` a RunConfig, got {type(config).__name__}")
+    words = os.fspath(folder)
+    if not words or "\0" in words:
+        raise ValueError(f"expected `out` the name of a folder, got {words!r}")
+    return Path(folder)
 
 
 def _check_folder(config: RunConfig, place: Path, resume: bool) -> None:
@@ -151,6 +196,10 @@ def _check_folder(config: RunConfig, place: Path, resume: bool) -> None:
         raise ValueError(f"expected `out` an empty folder, or --resume to go on, got {place}, which is not empty")
     if not (place / CONFIG).exists():
         raise ValueError(f"expected `out` a run to go on with, got {place} without {CONFIG}")
+    _check_same(config, place)
+
+
+def _check_same(config: RunConfig, place: Path) -> None:
     found = difference(read_config(place / CONFIG, RunConfig), config)
     if found is not None:
         key, there, here = found
@@ -160,27 +209,73 @@ def _check_folder(config: RunConfig, place: Path, resume: bool) -> None:
 def _begin(config: RunConfig, place: Path) -> None:
     """Write the resolved config, from then on the folder's own."""
     writable_folder(place)
-    if not (place / CONFIG).exists():
+    if (place / CONFIG).exists():
+        _check_same(config, place)
+    else:
         with atomic_path(place / CONFIG) as temporary:
             temporary.write_text(to_toml(config), encoding="utf-8")
 
 
 def _new_model(config: RunConfig) -> nn.Module:
     """The network with its first weights, which depend on the seed alone."""
-    _check_options(config.model)
-    with random_state_kept():
+    factory, options = models.factory(config.model.name), config.model.options
+    with _said_of("model.options"), random_state_kept():
+        _check_options("model.options", factory, options)
         seed_everything(derived_seed("weights", config.seed))
-        return models.by_name(config.model.name, **config.model.options)
+        model = models.by_name(config.model.name, **options)
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"expected `model` {config.model.name!r} a torch.nn.Module, got {type(model).__name__}")
+    return model
 
 
-def _check_options(config: ModelConfig) -> None:
+def _splits(config: RunConfig) -> data.Splits:
+    """The data, as far as can be told before the work: all parts there, and enough rows to judge by."""
+    factory, options = data.factory(config.data.name), config.data.options
+    with _said_of("data.options"):
+        _check_options("data.options", factory, options)
+        splits = data.by_name(config.data.name, **options)
+    for part in ("train", "validation", "test"):
+        if not hasattr(splits, part):
+            raise ValueError(f"expected `data` {config.data.name!r} with a part {part!r}, got none")
+    fewest = {"train": 1, "validation": 1, "test": _FEWEST_TO_JUDGE}
+    if splits.validation is None and not config.recalibration.method:
+        del fewest["validation"]
+    for part, rows in fewest.items():
+        found = _length(part, getattr(splits, part))
+        if found < rows:
+            raise ValueError(f"expected `data` with at least {rows} rows in {part!r}, got {found}")
+    return splits
+
+
+def _length(part: str, dataset: Any) -> int:
+    try:
+        return len(dataset)
+    except TypeError:
+        raise TypeError(f"expected `data` with a dataset of some length as {part!r}, got {dataset!r:.80}") from None
+
+
+@contextmanager
+def _said_of(table: str) -> Iterator[None]:
+    """Say of a refusal which table of the config it is about, where it does not say so itself."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        if table in str(error):
+            raise
+        raise ValueError(f"{table}: {error}") from error
+
+
+def _check_options(table: str, factory: Any, options: Mapping[str, Any]) -> None:
     """Refuse a misspelt option by its nearest name; Python's own complaint would not tell."""
-    parameters = inspect.signature(models._FACTORIES[config.name]).parameters
+    try:
+        parameters = inspect.signature(factory).parameters
+    except ValueError:  # of something built in, which does not say
+        return
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return
-    for key in config.options:
+    for key in options:
         if key not in parameters:
-            raise ValueError(unknown_key("model.options", key, parameters))
+            raise ValueError(unknown_key(table, key, parameters))
 
 
 def _first_model(config: RunConfig) -> nn.Module:
@@ -207,8 +302,10 @@ def _predicted(config: RunConfig, model: nn.Module, dataset: Any) -> Predicted:
 
 
 def _repaired(test: Predicted, validation: Predicted, config: RecalibrationConfig, place: Path) -> Predicted:
-    if not isinstance(validation.pred, Distribution) or not isinstance(test.pred, Distribution):
-        raise ValueError("expected a model with a distribution to recalibrate, got one that returns a tensor")
+    for pred in (validation.pred, test.pred):
+        _check_law(pred)
+    assert isinstance(validation.pred, Distribution)
+    assert isinstance(test.pred, Distribution)
     repair = recalibration.by_name(config.method)()
     repair.fit(validation.pred, validation.target, valid_mask=validation.valid_mask)
     repair.save(place / RECALIBRATOR)
@@ -227,12 +324,10 @@ def numbers_of(predicted: Predicted) -> dict[str, Any]:
     return report | seen.numbers()
 
 
-def _finish(place: Path) -> None:
+def _finish(config: RunConfig, place: Path) -> None:
     """Seal the run; its checkpoint is of no more use."""
-    kept = [place / name for name in (CONFIG, WEIGHTS, REPORT)]
-    kept += sorted((place / RECALIBRATOR).glob("*"))
-    kept += [place / TRAINING / "history.csv"]
-    write_sums(place, kept)
+    repair = sorted((place / RECALIBRATOR).glob("*")) if config.recalibration.method else []
+    write_sums(place, [*(place / name for name in _SEALED), *repair])
     for path in (place / TRAINING).glob("checkpoint*"):
         path.unlink()
 

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.distributions import Distribution
+from torch.distributions import Cauchy, Distribution, HalfCauchy
 
 from fcal.metrics.evaluation import checked_grid
 from fcal.metrics.gathering import gathered
@@ -102,6 +102,8 @@ def mean_of(pred: Distribution | Tensor) -> Tensor | None:
     """The predicted mean; None where a law has none."""
     if not isinstance(pred, Distribution):
         return pred
+    if isinstance(pred, Cauchy | HalfCauchy):  # torch's word for it is NaN, which a divergence would be too
+        return None
     try:
         return pred.mean
     except NotImplementedError:
