@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fcal._checks import check_number
 from fcal._files import provenance
+from fcal._memory import keep_freed_memory
 from fcal.cli.paths import check_writable
 from fcal.cli.printing import print_json, print_report, progress
 from fcal.metrics import Report, sigma_groups
@@ -18,7 +19,6 @@ from fcal.metrics.reporting import Options, report_of
 from fcal.metrics.state import State, empty_state
 from fcal.tables import SUFFIX, Chunk, Columns, Predictions, open_predictions, read_origin
 
-_LARGE_BLOCK = 24 << 20  # bytes; glibc learns from blocks up to 32 MB
 _CHUNK_ROWS = 1 << 20
 FEWEST_TARGETS = 2
 _PAGES = (".html", ".htm")
@@ -69,7 +69,7 @@ def columns_of(arguments: Namespace) -> Columns:
 def _evaluated(source: Predictions, arguments: Namespace) -> Report:
     grid = checked_grid(arguments.df, arguments.bins)
     tolerance = check_number("tolerance", arguments.tolerance, low=0.0, high=1.0)
-    _keep_freed_memory()
+    keep_freed_memory()
     seen = _fitted_on(source)
     state = empty_state(grid, clustered=arguments.cluster is not None)
     names: list[str] | None = None
@@ -97,14 +97,6 @@ def _evaluated(source: Predictions, arguments: Namespace) -> Report:
         )
     options = Options(grid=grid, tolerance=tolerance, fitted_on=seen, groups=names)
     return report_of(state, options)
-
-
-def _keep_freed_memory() -> None:
-    """Free one large block: from then on glibc keeps freed blocks below its size instead of returning them.
-
-    Otherwise it gives the buffers of every chunk back to the system and faults them in again, at half of the speed.
-    """
-    torch.empty(_LARGE_BLOCK, dtype=torch.uint8)
 
 
 def _groups(chunk: Chunk, source: Predictions, arguments: Namespace) -> tuple[Tensor | None, list[str] | None]:

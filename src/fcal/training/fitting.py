@@ -14,6 +14,7 @@ from torch import nn
 from fcal._checks import check_flag
 from fcal._config import difference
 from fcal._files import writable_folder
+from fcal._memory import keep_freed_memory
 from fcal.training.batches import Batches
 from fcal.training.configuration import TRAINED, FitConfig
 from fcal.training.folders import alone_in
@@ -35,7 +36,6 @@ from fcal.training.bars import Bar
 from fcal.training.checkpoints import NAME, CheckedIO, KeepCheckpoint, read_checkpoint
 from fcal.training.logs import Logs
 
-_LARGE_BLOCK = 24 << 20  # bytes; glibc learns from blocks up to 32 MB
 _REMARKS = (
     "`isinstance\\(treespec, LeafSpec\\)` is deprecated",
     "Checkpoint directory .* exists and is not empty",
@@ -200,7 +200,7 @@ def _trainer(config: FitConfig, callbacks: list[Callback]) -> Trainer:
 
 
 def _run(trainer: Trainer, module: Training, loaders: tuple[Batches, Batches | None], start: Path | None) -> None:
-    _keep_freed_memory()
+    keep_freed_memory()
     if module.config.channels_last:
         module.model.to(memory_format=torch.channels_last)
     module.train()
@@ -215,15 +215,6 @@ def _run(trainer: Trainer, module: Training, loaders: tuple[Batches, Batches | N
         if isinstance(stopped.__context__, KeyboardInterrupt):
             raise KeyboardInterrupt from None
         raise
-
-
-def _keep_freed_memory() -> None:
-    """Free one large block: from then on glibc keeps freed blocks below its size instead of returning them.
-
-    Otherwise it gives the activations of every step back to the system and faults them in again in the next, which
-    takes a third of the time of a small network.
-    """
-    torch.empty(_LARGE_BLOCK, dtype=torch.uint8)
 
 
 @contextmanager
