@@ -49,7 +49,7 @@ def main() -> None:
     varied = _ablations(folder, settings, store)
     _write(arguments.out / "bokeh.md", _page(settings, done, store, drawn) + _ablation_parts(varied))
     _write(arguments.claims, _claims(done.document, varied))
-    print(f"{arguments.out / 'bokeh.md'}: {len(done.document['tables'])} tables, {settings.seeds} seeds")
+    print(f"{arguments.out / 'bokeh.md'}: {len(done.document['tables'])} tables, {_seeds(settings.seeds)}")
 
 
 def _cells(settings: bokeh.Settings) -> list[Cell]:
@@ -98,7 +98,7 @@ def _table_part(table: Mapping[str, Any]) -> str:
     words = (
         f"{images['train']:,} images to train on, {images['validation']:,} to choose by (rows `..._all` train on "
         f"both), {images['test']:,} to test on: n = {table['n_test']:,}; S = {table['bins']}, K = {table['df']}; "
-        f"mean ± sd over {table['seeds']} seeds."
+        f"{'mean ± sd over ' if table['seeds'] > 1 else ''}{_seeds(table['seeds'])}."
     )
     parts = [f"### {table['noise'].capitalize()} noise\n", words + "\n", markdown.results_markdown(table)]
     parts += [f"{sentence}.\n" for sentence in markdown.failures(table)]
@@ -167,12 +167,16 @@ def _claims(document: Mapping[str, Any], varied: Mapping[str, Mapping[str, Any]]
             "What the paper says, when we would call it reproduced, and what we found. Written by "
             "`experiments/bokeh/publish.py` from [the results](results/bokeh.md); the rules are in "
             "`fcal.benchmarks.bokeh.claims`.\n",
-            f"## Bokeh, {seeds} seed{'s' if seeds > 1 else ''}\n",
+            f"## Bokeh, {_seeds(seeds)}\n",
             claims.claims_markdown([*claims.claims(document), *claims.ablation_claims(varied)]),
             "## Depth on KITTI, detection on KITTI and Cityscapes\n",
             "Not tested yet.\n",
         ]
     )
+
+
+def _seeds(count: int) -> str:
+    return f"{count} seeds" if count > 1 else "one seed"
 
 
 def _write(path: Path, text: str) -> None:

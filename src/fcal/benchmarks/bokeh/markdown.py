@@ -17,10 +17,9 @@ def results_markdown(table: Table) -> str:
     for name, row in table["rows"].items():
         mark = f" ({row['status']})" if "status" in row else ""
         lines.append(_line([name + mark, *(_spread(row[column], column) for column in table["columns"])]))
+    floors = {**table["floors"], "ence": None}  # that of ENCE depends on the predicted sigmas: every row has its own
     for what, label in (("expected", "*calibrated model*"), ("q95", "*95 % of them below*")):
-        lines.append(
-            _line([label, *(_floor(table["floors"].get(column), what, column) for column in table["columns"])])
-        )
+        lines.append(_line([label, *(_floor(floors.get(column), what, column) for column in table["columns"])]))
     return "\n".join(lines) + "\n"
 
 
