@@ -143,7 +143,9 @@ def _add_benchmark(commands: Commands) -> None:
         "find the red disc among others, and say how sure that is: the paper's first experiment",
         "fcal benchmark bokeh --preset quick --noise heteroscedastic",
     )
-    task.add_argument("--preset", default="quick", help="tiny, quick (minutes) or paper (hours) (default quick)")
+    task.add_argument(
+        "--preset", default="quick", help="tiny (to see that it runs), quick (minutes) or paper (hours) (default quick)"
+    )
     task.add_argument(
         "--noise", help="homoscedastic, heteroscedastic, gamma, laplace or student-t (default: the first two)"
     )
@@ -153,5 +155,8 @@ def _add_benchmark(commands: Commands) -> None:
     task.add_argument("--ablation", help="k, gamma, lambda or divergence: that experiment instead of the table")
     task.add_argument("--workers", metavar="N", type=int, default=2, help="processes (default 2)")
     task.add_argument(
-        "--out", metavar="DIR", default="runs/bokeh", help="where finished cells and the page go (default runs/bokeh)"
+        "--out",
+        metavar="DIR",
+        default="runs/bokeh",
+        help="where finished cells are kept and the page is written, over an older one (default runs/bokeh)",
     )
