@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import bokeh_scenes
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -58,6 +59,7 @@ PICTURES: dict[str, Callable[[], Figure]] = {
     "overview_over_confident": lambda: plots.overview(report_of(1 / TOO_SMALL)),
     "before_after": lambda: plots.before_after(report_of(1 / TOO_SMALL), repaired()),
     "coverage_by_group": cameras,
+    **bokeh_scenes.PICTURES,
 }
 
 

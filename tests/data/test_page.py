@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/bokeh.md").read_text()
-SCRIPT = ROOT / "experiments/bokeh_pictures/run.py"
+SCRIPT = ROOT / "experiments/pictures/run.py"
 
 
 def run(*command: object) -> subprocess.CompletedProcess[str]:
@@ -30,7 +30,7 @@ def test_script_draws_every_picture_of_the_page(tmp_path):
     result = run("-W", "error", SCRIPT, "--out", tmp_path)
     assert result.returncode == 0, result.stderr
     drawn = {path.name for path in tmp_path.iterdir()}
-    assert drawn == set(re.findall(r"\(pictures/(.*?)\)", PAGE))
+    assert drawn >= set(re.findall(r"\(pictures/(.*?)\)", PAGE)) != set()
     for name in drawn:
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
         assert (ROOT / "docs/pictures" / name).exists()

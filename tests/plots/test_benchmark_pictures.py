@@ -5,9 +5,9 @@ import sys
 import matplotlib as mpl
 import numpy as np
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import same_color
 from matplotlib.patches import Ellipse
+from plots.drawn import assert_nothing_is_cut_off
 from reports.made_up import METHODS, made_up_table
 from scipy import stats
 
@@ -21,16 +21,6 @@ from fcal.plots.shots import read_shots, usual_methods
 @pytest.fixture(scope="module")
 def table():
     return made_up_table()
-
-
-def assert_nothing_is_cut_off(figure):
-    width, height = figure.get_size_inches()
-    FigureCanvasAgg(figure).draw()
-    box = figure.get_tightbbox()
-    assert box.x0 >= -0.01
-    assert box.y0 >= -0.01
-    assert box.x1 <= width + 0.01
-    assert box.y1 <= height + 0.01
 
 
 def test_every_method_has_its_own_colour_and_dashes():

@@ -11,6 +11,7 @@ import pytest
 import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from plots.drawn import assert_nothing_is_cut_off
 from plots.simulated import KINDS, simulated, without_sd
 from scipy import stats
 
@@ -35,16 +36,6 @@ def _texts(ax):
     return [text.get_text() for text in ax.texts]
 
 
-def _assert_nothing_is_cut_off(figure):
-    width, height = figure.get_size_inches()
-    FigureCanvasAgg(figure).draw()
-    box = figure.get_tightbbox()
-    assert box.x0 >= -0.01
-    assert box.y0 >= -0.01
-    assert box.x1 <= width + 0.01
-    assert box.y1 <= height + 0.01
-
-
 @pytest.mark.parametrize("draw", SINGLE, ids=lambda draw: draw.__name__)
 def test_picture_is_drawn_on_the_axes_passed_in(draw):
     ax = Figure().subplots()
@@ -57,7 +48,7 @@ def test_picture_is_drawn_on_the_axes_passed_in(draw):
 @pytest.mark.parametrize("draw", SINGLE, ids=lambda draw: draw.__name__)
 @pytest.mark.parametrize("kind", KINDS)
 def test_picture_of_any_data_stays_within_its_figure(draw, kind):
-    _assert_nothing_is_cut_off(draw(simulated(kind, 400)).figure)
+    assert_nothing_is_cut_off(draw(simulated(kind, 400)).figure)
 
 
 def test_pictures_leave_pyplot_and_the_style_alone():
@@ -189,8 +180,8 @@ def test_names_of_groups_do_not_touch_each_other_and_dollars_are_not_mathematics
 
 def test_headline_of_a_long_reason_stays_within_the_sheet():
     report = replace(simulated(), reason="a long reason " * 30, fitted_on=True)
-    _assert_nothing_is_cut_off(plots.overview(report))
-    _assert_nothing_is_cut_off(plots.before_after(report, report))
+    assert_nothing_is_cut_off(plots.overview(report))
+    assert_nothing_is_cut_off(plots.before_after(report, report))
 
 
 @pytest.mark.parametrize("n", [30, 200_000])

@@ -3,6 +3,8 @@
 import numpy as np
 from scipy import stats
 
+from fcal.benchmarks.bokeh.rows import COLUMNS
+
 METHODS = (
     "oracle",
     "deterministic",
@@ -20,20 +22,6 @@ METHODS = (
     "fcal_kl",
     "fcal_wass",
     "fcal_wass_all",
-)
-COLUMNS = (
-    "l1_gt",
-    "l1",
-    "ece_z",
-    "mce_z",
-    "ece_q",
-    "mce_q",
-    "nll",
-    "crps",
-    "ence",
-    "sigma_corr",
-    "train_s",
-    "predict_ms",
 )
 _SIZES = dict(zip(COLUMNS, (0.0016, 0.0021, 0.02, 0.05, 0.3, 0.5, -1.3, 0.02, 0.1, 0.5, 60, 0.9), strict=True))
 

@@ -1,52 +1,26 @@
-"""Columns of benchmark tables as people read them: a short name, and the factor that makes their numbers readable."""
+"""Columns of printed tables: the names that pictures and pages use, and factors that make their numbers readable."""
 
-from typing import NamedTuple
+from fcal.plots.columns import column_title
+
+_FACTORS = {"l1_gt": 1000, "l1": 1000, "ece_z": 100, "mce_z": 100, "ece_q": 100, "mce_q": 100, "crps": 1000}
 
 
-class Shown(NamedTuple):
-    """How a column is shown.
+def scaled_title(column: str) -> str:
+    """What a column is called where its numbers are scaled.
 
-    Attributes:
-        name: What people call it.
-        factor: By which its values are multiplied.
-        unit: Behind its name.
+    Example:
+        >>> scaled_title("ece_q"), scaled_title("nll")
+        ('ECE(q) x100', 'NLL')
     """
-
-    name: str
-    factor: float = 1.0
-    unit: str = ""
-
-    @property
-    def title(self) -> str:
-        """Name, factor and unit.
-
-        Example:
-            >>> Shown("ECE(q)", 100.0).title, Shown("train", unit="s").title
-            ('ECE(q) x100', 'train, s')
-        """
-        return self.name + (f" x{self.factor:g}" if self.factor != 1 else "") + (f", {self.unit}" if self.unit else "")
-
-    def number(self, value: float, digits: int = 3) -> str:
-        """A value with few digits.
-
-        Example:
-            >>> Shown("ECE(q)", 100.0).number(0.12345)
-            '12.3'
-        """
-        return f"{value * self.factor:.{digits}g}"
+    factor = _FACTORS.get(column)
+    return column_title(column) + (f" x{factor}" if factor else "")
 
 
-COLUMNS = {
-    "l1_gt": Shown("L1(GT)", 1000.0),
-    "l1": Shown("L1", 1000.0),
-    "ece_z": Shown("ECE(z)", 100.0),
-    "mce_z": Shown("MCE(z)", 100.0),
-    "ece_q": Shown("ECE(q)", 100.0),
-    "mce_q": Shown("MCE(q)", 100.0),
-    "nll": Shown("NLL"),
-    "crps": Shown("CRPS", 1000.0),
-    "ence": Shown("ENCE"),
-    "sigma_corr": Shown("corr. sigma"),
-    "train_s": Shown("train", unit="s"),
-    "predict_ms": Shown("predict", unit="ms"),
-}
+def scaled_number(column: str, value: float, digits: int = 3) -> str:
+    """A value of a column, scaled, with few digits.
+
+    Example:
+        >>> scaled_number("ece_q", 0.12345), scaled_number("nll", -1.8282)
+        ('12.3', '-1.83')
+    """
+    return f"{value * _FACTORS.get(column, 1):.{digits}g}"

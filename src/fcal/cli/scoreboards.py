@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fcal.benchmarks.columns import COLUMNS
+from fcal.benchmarks.columns import scaled_number, scaled_title
 
 _SHOWN = ("l1_gt", "l1", "ece_z", "ece_q", "nll", "crps", "ence", "sigma_corr", "train_s", "predict_ms")
 _OF_PAPER = ("l1_gt", "ece_z", "ece_q", "nll")
@@ -94,16 +94,16 @@ def _beside_paper(entry: Mapping[str, Any]) -> Table:
 
 def _heading(column: str) -> str:
     """Name above factor or unit."""
-    return COLUMNS[column].title.replace(" x", "\nx").replace(", ", "\n").replace(". ", ".\n")
+    return scaled_title(column).replace(" x", "\nx").replace(", ", "\n").replace("(sigma)", "\nsigma")
 
 
 def _value(spread_of: Mapping[str, float | None], column: str, spread: bool) -> str:
     mean, sd = spread_of.get("mean"), spread_of.get("sd")
     if mean is None:
         return _MISSING
-    shown = COLUMNS[column]
-    return f"{shown.number(mean)} ± {shown.number(sd, 2)}" if spread and sd is not None else shown.number(mean)
+    text = scaled_number(column, mean)
+    return f"{text} ± {scaled_number(column, sd, 2)}" if spread and sd is not None else text
 
 
 def _floor(floor: Mapping[str, float] | None, column: str, what: str) -> str:
-    return "" if floor is None else COLUMNS[column].number(floor[what])
+    return "" if floor is None else scaled_number(column, floor[what])

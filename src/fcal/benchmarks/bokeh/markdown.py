@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fcal.benchmarks.columns import COLUMNS
+from fcal.benchmarks.columns import scaled_number, scaled_title
 
 Table = Mapping[str, Any]
 
@@ -13,7 +13,7 @@ _MISSING = "-"
 
 def results_markdown(table: Table) -> str:
     """Every row of a table: mean ± sd over seeds, and what calibrated models score."""
-    lines = _header(["", *(COLUMNS[column].title for column in table["columns"])])
+    lines = _header(["", *(scaled_title(column) for column in table["columns"])])
     for name, row in table["rows"].items():
         mark = f" ({row['status']})" if "status" in row else ""
         lines.append(_line([name + mark, *(_spread(row[column], column) for column in table["columns"])]))
@@ -28,7 +28,7 @@ def paper_markdown(table: Table) -> str:
     rows = {name: row for name, row in table["paper"].items() if name in table["rows"]}
     if not rows:
         return ""
-    lines = _header(["", *(f"{COLUMNS[column].title}, {who}" for column in _OF_PAPER for who in ("ours", "paper"))])
+    lines = _header(["", *(f"{scaled_title(column)}, {who}" for column in _OF_PAPER for who in ("ours", "paper"))])
     for name, paper in rows.items():
         both = (table["rows"][name], paper)
         lines.append(_line([name, *(_spread(of.get(column), column) for column in _OF_PAPER for of in both)]))
@@ -108,9 +108,9 @@ def _spread(value: Mapping[str, float | None] | None, column: str) -> str:
     mean, sd = (value or {}).get("mean"), (value or {}).get("sd")
     if mean is None:
         return _MISSING
-    shown = COLUMNS[column]
-    return shown.number(mean) if sd is None else f"{shown.number(mean)} ± {shown.number(sd, 2)}"
+    text = scaled_number(column, mean)
+    return text if sd is None else f"{text} ± {scaled_number(column, sd, 2)}"
 
 
 def _floor(floor: Mapping[str, float] | None, what: str, column: str) -> str:
-    return "" if floor is None else COLUMNS[column].number(floor[what])
+    return "" if floor is None else scaled_number(column, floor[what])

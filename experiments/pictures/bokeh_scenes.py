@@ -1,9 +1,6 @@
-"""Draw the pictures of the Bokeh page: contact sheets of its regimes, and the true sigma beside what labels do."""
+"""The pictures of the Bokeh page: contact sheets of its regimes, and the true sigma beside what labels do."""
 
-import argparse
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -12,7 +9,6 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Circle
 from numpy.typing import NDArray
 
-from fcal._files import atomic_path, writable_folder
 from fcal.data import Bokeh, BokehConfig
 from fcal.data.bokeh import REGIMES
 
@@ -20,7 +16,6 @@ SHEET_ROWS, SHEET_COLUMNS = 4, 6
 SORTED = 11  # images of increasing sigma
 BINS = 10
 GAP = 4  # pixels between images
-DOTS_PER_INCH = 110
 TRUTH, LABEL = "#ffffff", "#ffd21f"
 COLOURS = {"paper-like": "#0072B2", "noise-dominated": "#C75500"}
 
@@ -136,25 +131,3 @@ def sigma_by_distance(ax: Axes, dataset: Bokeh, batch: dict[str, NDArray[np.gene
 
 
 PICTURES: dict[str, Callable[[], Figure]] = {"bokeh_sheet": contact_sheet, "bokeh_sigma": true_sigma}
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    default = Path(__file__).parents[2] / "docs" / "pictures"
-    parser.add_argument("--out", type=Path, default=default, help="folder for the pictures")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    try:
-        writable_folder(options.out)
-    except OSError as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
-    for name, draw in PICTURES.items():
-        with atomic_path(options.out / f"{name}.png") as temporary:
-            draw().savefig(temporary, dpi=DOTS_PER_INCH)
-        sys.stdout.write(f"{options.out / name}.png\n")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
