@@ -28,7 +28,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run", type=Path, default=Path("runs/bokeh"))
     parser.add_argument("--out", type=Path, default=Path("docs/results"))
-    parser.add_argument("--claims", type=Path, default=Path("docs/claims.md"))
+    parser.add_argument(
+        "--claims", type=Path, help="where the claims go; claims.md beside the folder --out where absent"
+    )
     parser.add_argument("--preset", default="paper")
     parser.add_argument("--seeds", type=int)
     arguments = parser.parse_args()
@@ -48,7 +50,7 @@ def main() -> None:
     drawn = _pictures(folder, settings, done)
     varied = _ablations(folder, settings, store)
     _write(arguments.out / "bokeh.md", _page(settings, done, store, drawn) + _ablation_parts(varied))
-    _write(arguments.claims, _claims(done.document, varied))
+    _write(arguments.claims or arguments.out.parent / "claims.md", _claims(done.document, varied))
     print(f"{arguments.out / 'bokeh.md'}: {len(done.document['tables'])} tables, {_seeds(settings.seeds)}")
 
 

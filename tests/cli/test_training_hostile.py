@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -123,3 +124,11 @@ def test_refused_run_leaves_no_folder(words, tmp_path, capsys):
 def test_endless_complaint_is_cut(words, capsys):
     assert main([*words[:1], "x" * 100_000, *words[2:]]) == 2
     assert len(complaint(capsys)) < 2100
+
+
+def test_plugin_may_import_its_neighbours(words, tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.path", [*sys.path])
+    (tmp_path / "neighbour_of_a_plugin.py").write_text("WORD = 1\n")
+    plugin = tmp_path / "plugin.py"
+    plugin.write_text("from neighbour_of_a_plugin import WORD\n" + plugin.read_text())
+    assert main(words) == 0

@@ -40,7 +40,7 @@ def test_blocks_of_the_page_run(tmp_path, monkeypatch, capsys):
         elif kind == "python":
             exec(compile(text, str(PAGE), "exec"), names)
         elif kind == "shell":
-            for line in text.strip().splitlines():
+            for line in text.strip().replace("\\\n", " ").splitlines():
                 for registry in (models._FACTORIES, data._FACTORIES):  # each command is a process of its own
                     registry._entries.pop("my-net", None)
                     registry._entries.pop("waves", None)

@@ -584,3 +584,9 @@ def test_network_that_is_none_is_refused(tmp_path):
     models.register("none", lambda: None)
     with pytest.raises(TypeError, match="expected `model` 'none' a torch.nn.Module, got NoneType"):
         train(config(tmp_path, "model.name=none"), tmp_path / "run")
+
+
+def test_fit_refuses_a_loader_by_name():
+    loader = torch.utils.data.DataLoader(wave(8))
+    with pytest.raises(TypeError, match="expected a dataset, got a DataLoader: pass its `dataset`"):
+        fit(net(), None, loader, None, FitConfig(epochs=1), progress=False)

@@ -64,7 +64,8 @@ def load_plugin(name: str) -> None:
     """Import a user's module, which makes networks, data and objectives known by name.
 
     Args:
-        name: An importable module, or the path of a Python file.
+        name: An importable module, also of the current folder, or the path of a Python file, which may import its
+            neighbours.
 
     Raises:
         ValueError: It is not there, or it cannot be imported, for whatever reason.
@@ -75,6 +76,9 @@ def load_plugin(name: str) -> None:
         raise ValueError(f"expected `--plugin` a module or the path of a .py file, got {shown!r}")
     if is_file and not _is_there(Path(name)):
         raise ValueError(f"expected `--plugin` a Python file, got {shown}, which is not there")
+    home = str(Path(name).resolve().parent if is_file else Path.cwd())
+    if home not in sys.path:
+        sys.path.append(home)  # last, so that nothing there hides an installed package
     try:
         _import_file(Path(name)) if is_file else importlib.import_module(name)
     except ImportError as error:

@@ -5,7 +5,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.utils.data import default_collate
+from torch.utils.data import DataLoader, default_collate
 
 from fcal.training.randomness import derived_seed, seed_everything
 
@@ -69,6 +69,8 @@ class Batches:
         seed: int | None = None,
         place: Callable[[], Place] | None = None,
     ) -> None:
+        if isinstance(dataset, DataLoader):
+            raise TypeError("expected a dataset, got a DataLoader: pass its `dataset`, and `batch_size` in FitConfig")
         self.rows = _length(dataset)
         self._dataset = dataset
         self._size = size
