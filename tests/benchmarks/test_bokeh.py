@@ -3,6 +3,10 @@
 import dataclasses
 import json
 import math
+import re
+import subprocess
+import sys
+from pathlib import Path
 from statistics import fmean
 
 import numpy as np
@@ -21,6 +25,7 @@ from fcal.benchmarks.bokeh.tables import paper_numbers, table
 from fcal.sweeps import Store
 
 SETTINGS = bokeh.preset("tiny", noises=("heteroscedastic",), seeds=2)
+PAGE = Path(__file__).parents[2] / "docs" / "bokeh.md"
 METHODS_USED = ["oracle", "deterministic", "nll", "temperature", "fcal_kl"]
 
 
@@ -223,3 +228,12 @@ def test_together_takes_samples_from_both_parts():
     torch.testing.assert_close(batch["target"][1], splits.train[0]["target"])
     torch.testing.assert_close(batch["input"][2], splits.validation[len(splits.validation) - 1]["input"])
     assert math.prod(batch["target"].shape) == 6
+
+
+def test_row_of_ones_own_as_the_page_adds_it(tmp_path):
+    (script,) = re.findall(r"```python\n(# own_row.py\n.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    (tmp_path / "own_row.py").write_text(script, encoding="utf-8")
+    words = [sys.executable, "own_row.py"]
+    said = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert [line.split()[0] for line in said] == ["homoscedastic", "heteroscedastic"]
+    assert all("'crps_all': 0." in line for line in said)
