@@ -13,15 +13,15 @@ from fcal._config import to_toml
 from fcal._files import atomic_path, write_json
 from fcal.benchmarks import bokeh
 from fcal.benchmarks.bokeh import ablations, claims, markdown
-from fcal.benchmarks.bokeh.page import with_pictures
+from fcal.benchmarks.bokeh.page import REGIME_WORDS, with_pictures
+from fcal.benchmarks.bokeh.rows import COLUMNS
+from fcal.plots.columns import column_notes
 from fcal.plots.galleries import disc_gallery
 from fcal.plots.sheets import calibration_sheet
+from fcal.reports.ranking import ONE_SEED
 from fcal.sweeps import Cell, Store
 
-REGIME_WORDS = {
-    "paper-like": "The network's own error dominates, as in the paper.",
-    "noise-dominated": "The noise of the labels dominates.",
-}
+_ALONE = "Of one seed there is no standard error: where a rule asks for two of them, a difference of any size counts.\n"
 
 
 def main() -> None:
@@ -89,7 +89,7 @@ def _page(settings: bokeh.Settings, done: bokeh.Benchmark, store: Store, drawn: 
         _facts(settings, store),
     ]
     for regime in settings.regimes:
-        parts.append(f"## {regime[0].upper()}{regime[1:]} regime\n\n{REGIME_WORDS[regime]}\n")
+        parts.append(f"## {_sentence(regime)} regime\n\n{_sentence(REGIME_WORDS[regime])}.\n")
         parts += [_table_part(table) for table in done.document["tables"] if table["regime"] == regime]
         parts += [f"![{name.removesuffix('.png').replace('-', ' ')}](bokeh/{name})\n" for name in drawn[regime]]
     return "\n".join(parts)
@@ -137,7 +137,9 @@ def _facts(settings: bokeh.Settings, store: Store) -> str:
         "`predict_ms` one image; both are processor time of one thread. Floors take residuals as independent; the two "
         "of an image are not quite, which makes bands of ECE(q) up to a sixth too narrow.\n"
     )
-    return "\n".join([rule, *lines, "", "```toml", to_toml(settings).strip(), "```", ""])
+    notes = [*column_notes(COLUMNS), *([ONE_SEED] if settings.seeds == 1 else [])]
+    words = [rule, *(f"{note}\n" for note in notes)]
+    return "\n".join([*words, *lines, "", "```toml", to_toml(settings).strip(), "```", ""])
 
 
 def _ablations(folder: Path, settings: bokeh.Settings, store: Store) -> dict[str, dict[str, Any]]:
@@ -170,11 +172,16 @@ def _claims(document: Mapping[str, Any], varied: Mapping[str, Mapping[str, Any]]
             "`experiments/bokeh/publish.py` from [the results](results/bokeh.md); the rules are in "
             "`fcal.benchmarks.bokeh.claims`.\n",
             f"## Bokeh, {_seeds(seeds)}\n",
+            *([_ALONE] if seeds == 1 else []),
             claims.claims_markdown([*claims.claims(document), *claims.ablation_claims(varied)]),
             "## Depth on KITTI, detection on KITTI and Cityscapes\n",
             "Not tested yet.\n",
         ]
     )
+
+
+def _sentence(words: str) -> str:
+    return words[0].upper() + words[1:]
 
 
 def _seeds(count: int) -> str:

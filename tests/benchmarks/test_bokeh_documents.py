@@ -5,6 +5,7 @@ import math
 import pytest
 
 from fcal.benchmarks.bokeh import claims, markdown
+from fcal.benchmarks.bokeh.page import contents
 from fcal.benchmarks.bokeh.rows import COLUMNS, ERRORS
 from fcal.benchmarks.bokeh.settings import preset
 from fcal.benchmarks.bokeh.tables import table
@@ -19,7 +20,7 @@ def result(**columns):
 
 
 def made_up(**rows):
-    return table(preset("tiny", seeds=2), "homoscedastic", "paper-like", rows)
+    return table(preset("quick", seeds=2), "homoscedastic", "paper-like", rows)
 
 
 @pytest.fixture
@@ -95,6 +96,24 @@ def test_paper_markdown_puts_its_numbers_beside_ours(entry):
     line = next(line for line in markdown.paper_markdown(entry).splitlines() if line.startswith("| fcal_wass"))
     assert "3.7 ± 0.22" in line  # ECE(q) .037 ± .0022 of the paper's appendix
     assert markdown.paper_markdown({**entry, "paper": {}}) == ""
+
+
+def test_paper_is_not_beside_a_run_that_only_shows_that_all_runs():
+    one = table(preset("tiny"), "homoscedastic", "paper-like", {"nll": [result()]})
+    assert one["paper"] == {}
+    assert markdown.paper_markdown(one) == ""
+
+
+def test_page_says_what_it_is_of():
+    images = {"train": 6000, "validation": 2000, "test": 22000}
+    assert contents(preset("paper"), images, preset="paper") == (
+        "Preset paper: homoscedastic and heteroscedastic noise in the paper-like regime (the network's own error "
+        "dominates, as in the paper) and the noise-dominated regime (the noise of the labels dominates); 6,000 images "
+        "to train on, 2,000 to choose by, 22,000 to test; 5 seeds, each with images and weights of its own."
+    )
+    tiny = contents(preset("tiny", noises=("gamma",)), images, preset="tiny")
+    assert tiny.startswith("Preset tiny, which shows that everything runs and says nothing about methods: gamma noise")
+    assert tiny.endswith("; one seed.")
 
 
 def test_grids_markdown_shows_ece_z_once_for_every_number_of_bins(entry):

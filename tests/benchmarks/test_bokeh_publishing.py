@@ -42,6 +42,8 @@ def test_publish_writes_the_page_from_the_cells_alone(run, tmp_path):
     page = (first / "bokeh.md").read_bytes()
     assert (second / "bokeh.md").read_bytes() == page
     assert (second / "claims.md").read_bytes() == (first / "claims.md").read_bytes()
+    assert "L1 is a smooth L1 (Huber's loss)" in page.decode()
+    assert "Of one seed there is no standard deviation" in page.decode()
     pictures = re.findall(r"\]\((bokeh/[^)]*\.png)\)", page.decode())
     assert pictures
     assert all((second / name).read_bytes().startswith(b"\x89PNG") for name in pictures)

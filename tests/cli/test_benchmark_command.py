@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -24,7 +25,7 @@ def test_benchmark_prints_one_document_and_writes_table_and_page(tmp_path, capsy
     (table,) = document["tables"]
     assert sorted(table["rows"]) == sorted(ROWS)
     assert (table["noise"], table["regime"], table["bins"], table["df"]) == ("homoscedastic", "paper-like", 20, 75)
-    assert table["paper"]["nll"]["ece_q"]["mean"] == 0.854  # the paper's appendix
+    assert table["paper"] == {}  # so few images say nothing beside the paper's
     assert document["versions"]["torch"]
     assert document["settings"]["images"] == 200
     written = json.loads((tmp_path / "results.json").read_text())
@@ -32,6 +33,10 @@ def test_benchmark_prints_one_document_and_writes_table_and_page(tmp_path, capsy
     page = (tmp_path / "report.html").read_text()
     assert "temperature" in page
     assert "http-equiv" in page.lower()
+    assert "find the centre of the one red disc" in page
+    assert "120 images to train on, 40 to choose by, 440 to test; one seed." in page
+    assert "Ours beside the paper" not in page
+    assert re.search(r'<td[^>]*title="floor of this row: [\d.]+; 95 % below [\d.]+">', page)
 
 
 def test_benchmark_prints_a_table_for_people(tmp_path, capsys):
@@ -41,6 +46,15 @@ def test_benchmark_prints_a_table_for_people(tmp_path, capsys):
     assert "S = 20, K = 75, n = 880" in out
     assert "calibrated model" in out
     assert "…" not in out
+    assert "L1 is a smooth L1 (Huber's loss)" in out
+    assert "Of one seed there is no standard deviation" in out
+    assert "_all" not in out  # explained only where there is such a row
+    assert "paper's S" not in out
+
+
+def test_benchmark_explains_rows_of_all_images(tmp_path, capsys):
+    assert main([*TINY, "--methods", "nll", "--out", str(tmp_path)]) == 0
+    assert "Rows “..._all”, or “all images”, are also trained on the held-out images" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -87,7 +101,8 @@ def test_benchmark_interrupted_keeps_what_is_finished(tmp_path):
     finished = {path.name: path.read_bytes() for path in cells.glob("[!.]*.json")}
     if process.returncode != 0:  # it may have been done already
         assert process.returncode == 130
-        assert complaint.strip().splitlines()[-1] == "fcal: stopped"
+        told = "fcal: stopped; what is finished is kept: the same command goes on where it was"
+        assert complaint.strip().splitlines()[-1] == told
     assert finished
     assert main([*words[3:]]) == 0
     assert {name: Path(cells / name).read_bytes() for name in finished} == finished

@@ -63,14 +63,19 @@ def test_out_is_named_after_the_file_where_absent(files, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--set", "fit.epoch=3"], "expected `config.fit` keys among .*did you mean 'epochs'"),
-        (["--set", "fit.epochs=no"], "expected `config: fit: epochs` of type int, got 'no'"),
-        (["--set", "objective.lam=3"], "expected `lam` within"),
-        (["--set", "model.options.hiden=3"], "did you mean 'hidden'"),
-        (["--set", "data.options.row=3"], "expected `data.options` keys among .*, got 'row' .did you mean 'rows'"),
-        (["--set", "recalibration.method=isotone"], "did you mean 'isotonic'"),
+        (["--set", "fit.epoch=3"], "waves.toml: expected `fit` keys among .*did you mean 'epochs'"),
+        (["--set", "fit.epochs=no"], "waves.toml: expected `fit: epochs` of type int, got 'no'"),
+        (["--set", "objective.lam=3"], "waves.toml: objective: expected `lam` within"),
+        (["--set", "model.options.hiden=3"], "waves.toml: expected `model.options` keys .*did you mean 'hidden'"),
+        (["--set", "data.options.row=3"], "waves.toml: expected `data.options` keys .* 'row' .did you mean 'rows'"),
+        (["--set", "recalibration.method=isotone"], "waves.toml: recalibration: expected .*did you mean 'isotonic'"),
+        (["--set", "model.name=toi"], "waves.toml: model.name: expected `model` one of .*did you mean 'toy'.\\)$"),
+        (["--set", "model.start_from=nowhere"], "waves.toml: expected `model.start_from` .*, got no folder nowhere$"),
         (["--plugin", "absent.py"], "expected `--plugin` a Python file, got absent.py, which is not there"),
-        (["--plugin", "no_such_module"], "expected `--plugin` a module to import, got no_such_module: No module named"),
+        (
+            ["--plugin", "no_such_module"],
+            r"got no_such_module: No module .*\(a .py file, or a module .* current folder\)$",
+        ),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(files, tmp_path, capsys, words, message):
@@ -84,7 +89,39 @@ def test_bad_input_is_one_line_and_exit_code_2(files, tmp_path, capsys, words, m
 
 def test_network_of_a_plugin_that_was_not_named_is_unknown(files, tmp_path, capsys):
     assert main(["train", files[0], "--out", str(tmp_path / "run")]) == 2
-    assert "expected `model` one of 'convnet'" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "waves.toml: model.name: expected `model` one of 'convnet'" in err
+    assert err.endswith("; for one of your own, --plugin names the module or .py file that registers it\n")
+    assert err.count("\n") == 1
+
+
+def test_objective_of_a_plugin_that_was_not_named_is_unknown(files, tmp_path, capsys):
+    (tmp_path / "mine.toml").write_text(Path(files[0]).read_text() + '[objective]\nname = "mine"\n')
+    assert main(["train", str(tmp_path / "mine.toml"), "--out", str(tmp_path / "run")]) == 2
+    assert "; for one of your own, --plugin names" in capsys.readouterr().err
+    assert main(["train", str(tmp_path / "mine.toml"), "--plugin", files[1], "--out", str(tmp_path / "run")]) == 2
+    assert "--plugin" not in capsys.readouterr().err
+
+
+def test_finished_run_says_so_and_prints_its_numbers_again(files, tmp_path, capsys):
+    words = ["train", files[0], "--plugin", files[1], "--out", str(tmp_path / "run"), "--set", "fit.epochs=1"]
+    assert main(words) == 0
+    first = capsys.readouterr()
+    assert main([*words, "--resume"]) == 0
+    again = capsys.readouterr()
+    assert again.out == first.out
+    assert again.err == f"already finished: nothing to do in {tmp_path / 'run'}\n"
+
+
+def test_interruption_before_a_checkpoint_says_that_it_begins_anew(files, tmp_path, capsys, monkeypatch):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fcal.training.runs.fit", interrupt)
+    assert main(["train", files[0], "--plugin", files[1], "--out", str(tmp_path / "run")]) == 130
+    told = "stopped before the first checkpoint; the same command with --resume begins anew"
+    assert capsys.readouterr().err == f"fcal: {told}\n"
+    assert not (tmp_path / "run").exists()
 
 
 def test_divergence_is_exit_code_1_with_step_and_term(files, tmp_path, capsys):
@@ -92,6 +129,38 @@ def test_divergence_is_exit_code_1_with_step_and_term(files, tmp_path, capsys):
     far_too_much = ["objective.name=fcal", "objective.form=additive", "objective.lam=1e60"]
     assert main([*words, *(word for key in far_too_much for word in ("--set", key))]) == 1
     assert capsys.readouterr().err.startswith("fcal: Diverged: training diverged: fcal = inf after 0 steps")
+
+
+SPOILT = """
+class Spoilt(Net):
+    good = {good}
+
+    def forward(self, x):
+        self.good -= 1
+        pred = super().forward(x)
+        return Normal(pred.loc, pred.scale * (self.good >= 0))
+
+register()
+models.register("spoilt", Spoilt)
+"""
+
+
+@pytest.mark.parametrize(
+    ("good", "code", "message"),
+    [
+        (3, 1, r"^fcal: Diverged: training diverged: prediction is no law after 3 steps: Normal with scale 0.0, .*\n$"),
+        (
+            0,
+            2,
+            r"^fcal: expected `model` to make a law, got Normal with scale 0.0, .*; no weight has changed .*\n$",
+        ),
+    ],
+)
+def test_law_that_torch_refuses_is_one_line(files, tmp_path, capsys, good, code, message):
+    (tmp_path / "spoilt.py").write_text(PLUGIN.read_text() + SPOILT.format(good=good))
+    words = ["train", files[0], "--plugin", str(tmp_path / "spoilt.py"), "--out", str(tmp_path / "run")]
+    assert main([*words, "--set", "model.name=spoilt"]) == code
+    assert re.search(message, capsys.readouterr().err)
 
 
 def test_full_disk_is_exit_code_1_and_the_run_goes_on(files, tmp_path, capsys, monkeypatch):

@@ -14,7 +14,7 @@ from scipy import stats
 import fcal.plots as plots
 from fcal.plots.line_styles import line_style
 from fcal.plots.method_curves import band_of, curves_of, shown_at_first
-from fcal.plots.methods import COLOURS, method_order, method_style, method_title
+from fcal.plots.methods import COLOURS, DASHES, MAIN, bottom_to_top, method_order, method_style, method_title
 from fcal.plots.shots import read_shots, usual_methods
 
 
@@ -28,6 +28,23 @@ def test_every_method_has_its_own_colour_and_dashes():
     assert len(set(styles)) == len(styles)
     assert all(style.colour < COLOURS for style in styles)
     assert method_style("nll").colour == method_style("nll_all").colour
+
+
+def test_usual_methods_differ_by_dashes_alone():
+    assert len({method_style(method).dash for method in MAIN}) == len(MAIN)
+
+
+def test_lines_that_coincide_are_all_seen():
+    """Who is on top, pixel by pixel along a line on which all of the usual methods lie."""
+    place = np.arange(2000)
+    top = np.full(place.shape, -1)
+    for i, method in enumerate(bottom_to_top(MAIN)):
+        lengths = DASHES[method_style(method).dash] or (1,)
+        ends = np.cumsum(lengths)
+        ink = np.searchsorted(ends, place % ends[-1], side="right") % 2 == 0
+        top[ink] = i
+    seen = np.bincount(top, minlength=len(MAIN)) / len(place)
+    assert seen.min() > 0.05
 
 
 def test_variant_with_all_images_stands_right_after_its_method():
@@ -111,6 +128,13 @@ def test_learning_curves_show_what_was_logged(table):
     np.testing.assert_array_equal(solid.get_xydata(), wanted)
     dotted = next(line for line in ax.lines if line.get_linestyle() == ":")
     np.testing.assert_array_equal(dotted.get_ydata(), [epoch["train_nll"] for epoch in table["learning"]["nll"]])
+    assert_nothing_is_cut_off(ax.figure)
+
+
+def test_learning_curves_mark_the_second_stage(table):
+    ax = plots.learning_curves(table["learning"], "nll")
+    upright = next(line for line in ax.lines if line.get_label() == "from here: the method's own loss")
+    assert list(upright.get_xdata()) == [14.5, 14.5]  # epochs 0 to 14 are of the first stage
     assert_nothing_is_cut_off(ax.figure)
 
 

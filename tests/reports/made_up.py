@@ -66,6 +66,7 @@ def _row(method, seeds, rng):
             sd = float(np.std(values, ddof=1)) if seeds > 1 else None
             row[column] = {"mean": float(np.mean(values)), "sd": sd}
         row.setdefault("seeds", {})[column] = values
+    row["ence_floor"] = None if method == "deterministic" else {"expected": 0.02, "q95": 0.05}
     return row
 
 
@@ -110,6 +111,7 @@ def _history(rng):
     return [
         {
             "epoch": epoch,
+            "stage": 1 if epoch < 15 else 2,
             "train_nll": float(-1.5 + 2 * np.exp(-epoch / 5) + 0.02 * rng.standard_normal()),
             "val_nll": float(-1.3 + 2 * np.exp(-epoch / 5) + 0.05 * rng.standard_normal()),
             "val_ece_q": float(0.3 * np.exp(-epoch / 9) + 0.02 * rng.random()) if epoch % 2 == 0 else None,

@@ -14,7 +14,7 @@ from fcal.reports import benchmark_page, benchmark_sections
 from fcal.reports.gallery import data_uri
 from fcal.reports.method_figures import learning_drawings
 from fcal.reports.ranking import Score, marks, row_score
-from fcal.reports.scoreboard import failures, paper_table, results_table, table_title
+from fcal.reports.scoreboard import failures, footnotes, paper_table, results_table, table_title
 
 HOSTILE = "</script><script>alert('x')</script>&\u2028\"<!-- %{x} $y$"
 
@@ -51,8 +51,8 @@ def test_mark_is_paired_where_every_seed_is_known():
     assert marks(unpaired, column="nll", seeds=3) == {"a": "best", "b": "near"}
 
 
-def test_marks_of_one_seed_name_only_the_best():
-    assert marks({"a": Score(1.0), "b": Score(1.0001)}, column="nll", seeds=1) == {"a": "best"}
+def test_marks_of_one_seed_name_nobody():
+    assert marks({"a": Score(1.0), "b": Score(2.0)}, column="nll", seeds=1) == {}
 
 
 def test_marks_skip_the_oracle_and_what_is_undefined_and_give_ties_to_all():
@@ -110,8 +110,17 @@ def test_row_without_any_number_is_dashes():
 
 def test_one_seed_shows_no_sd():
     html = results_table(small_table({"nll": row(1.0, None)}, seeds=1))
-    assert cells(html, "NLL")[0] == ("best", "1.00", "")
+    assert cells(html, "NLL")[0] == ("", "1.00", "")
     assert "mean over 1 seed<" in html
+
+
+def test_page_says_that_of_one_seed_nothing_is_marked():
+    one, two = (made_up_table(seeds=seeds, figures=False) for seeds in (1, 2))
+    rules = {name: benchmark_sections(tables)[0].body_html for name, tables in (("one", [one]), ("both", [one, two]))}
+    assert "Of one seed there is no standard deviation" in rules["one"]
+    assert "Bold: the best mean" not in rules["one"]
+    assert "Of one seed there is no standard deviation" in rules["both"]
+    assert "Bold: the best mean" in rules["both"]
 
 
 def test_floors_stand_at_the_foot_and_values_at_the_floor_are_marked():
@@ -131,15 +140,31 @@ def test_row_with_a_floor_of_its_own_is_measured_by_it():
     text = results_table(table)
     assert "○" not in text  # 0.5 is above its own band, and the common floor is of another model
     assert "0.400" not in text
+    assert re.findall(r'<td[^>]* title="(.*?)">', text) == ["floor of this row: 0.100; 95 % below 0.200"]
+    assert "hovering over a number" in benchmark_sections([table])[0].body_html
+
+
+def test_page_without_floors_of_rows_does_not_speak_of_them():
+    assert "hovering over a number" not in benchmark_sections([small_table({"nll": row(0.5)})])[0].body_html
+
+
+def test_foot_of_a_table_explains_its_columns_and_rows():
+    table = {"columns": ["l1", "nll"], "rows": {"nll": row(1.0), "nll_all": row(1.0)}}
+    section = benchmark_sections([table])[1].body_html
+    assert "<li>L1 is a smooth L1 (Huber&#x27;s loss) of the predicted mean" in section
+    assert "<li>Rows “..._all”, or “all images”, are also trained on the held-out images" in section
+    assert footnotes({"columns": ["nll"], "rows": {"nll": row(1.0)}}) == ""
 
 
 def test_paper_stands_beside_ours():
-    paper = {"nll": {"nll": {"mean": -1.31, "sd": 0.14}}, "gp_beta": {"nll": [2, 0.5]}, "unknown": {"map": 1}}
+    paper = {"nll": {"nll": {"mean": -1.31, "sd": 0.14}}, "gp_beta": {"nll": [2, 0.5]}, "mmd": {"nll": 3}}
     grid = {"bins": "20 to 25", "df": "75", "note": "appendix"}
-    html = paper_table(small_table({"nll": row(1.0)}, paper=paper, paper_grid=grid))
+    html = paper_table(small_table({"nll": row(1.0), "gp_beta": {}}, paper=paper, paper_grid=grid))
     assert cells(html, "NLL") == [("", "1.00", "± 0.10"), ("paper", "-1.31", "± 0.14")]
     assert cells(html, "GP-Beta") == [("", "—", ""), ("paper", "2.00", "± 0.50")]
+    assert "MMD" not in html  # was not computed by us
     assert "theirs probably with S = 20 to 25, K = 75; appendix" in html
+    assert paper_table(small_table({"oracle": row(1.0)}, paper=paper)) == ""
     assert paper_table(small_table({"nll": row(1.0)})) == ""
     assert paper_table(small_table({"nll": row(1.0)}, paper={"nll": {"map": 1.0}})) == ""
 
@@ -219,6 +244,25 @@ def test_learning_reads_both_spellings_and_the_usual_quantities_come_first():
         ("dot", [0.0, -1.0, -2.0, -3.0]),
         ("solid", [0.0, 1.0, 2.0, 3.0]),
     ]
+
+
+def test_learning_marks_where_the_second_stage_begins():
+    def epochs(stages):
+        return [{"epoch": place, "stage": stage, "val_nll": 1.0} for place, stage in enumerate(stages, start=1)]
+
+    histories = {"nll": epochs([1, 1, 1]), "fcal_kl": epochs([1, 1, 1, 2, 2]), "mmd": epochs([1, 1, 1, 2])}
+    (drawing,) = learning_drawings(histories, set(histories))
+    assert [(shape["x0"], shape["x1"]) for shape in drawing.layout["shapes"]] == [(3.5, 3.5)]
+    assert drawing.caption[0].startswith("thin vertical line: from here on each method trains by its own loss")
+    (alone,) = learning_drawings({"nll": epochs([1, 1])}, {"nll"})
+    assert (list(alone.layout["shapes"]), list(alone.caption)) == ([], [])
+
+
+def test_dashed_lines_are_drawn_over_solid_ones():
+    for figure in figures(benchmark_sections([made_up_table()])[2]):
+        gaps = [trace["line"]["dash"] != "solid" for trace in figure["data"] if "meta" in trace]
+        assert any(gaps)
+        assert gaps == sorted(gaps)
 
 
 def test_colours_named_by_the_page_exist_in_light_and_in_dark():

@@ -106,6 +106,26 @@ def test_logger_refuses_a_module_that_returns_something_else():
         train(Other(), [CalibrationLogger()], epochs=1)
 
 
+@pytest.mark.parametrize("options", [{}, {"save_on_train_epoch_end": True}])
+def test_best_calibration_without_a_logger_says_what_is_missing(tmp_path, options):
+    missing = "^expected `callbacks` with a CalibrationLogger beside BestCalibration, to log 'validation/crps', got "
+    with pytest.raises(ValueError, match=f"{missing}nothing logged$"):
+        train(Theirs(), [BestCalibration(tmp_path, "crps", **options)])
+    with pytest.raises(ValueError, match=f"{missing}'val_nll', .*'val_crps', .* logged$"):
+        train(Theirs(), [CalibrationLogger(prefix="val_"), BestCalibration(tmp_path, "crps", **options)])
+    with pytest.raises(ValueError, match=f"{missing}nothing logged$"):
+        fit(net(), None, wave(64), wave(50, seed=1), FitConfig(epochs=1), callbacks=[BestCalibration(tmp_path, "crps")])
+
+
+def test_best_calibration_takes_a_metric_that_the_module_logs_itself(tmp_path):
+    class Logs(Theirs):
+        def validation_step(self, *_):
+            self.log("validation/crps", 1.0)
+
+    train(Logs(), [BestCalibration(tmp_path, "crps")], epochs=1)
+    assert (tmp_path / "best-crps.ckpt").is_file()
+
+
 def test_callbacks_run_along_in_our_own_training(tmp_path):
     collect = Collect()
     config = FitConfig(epochs=3, batch_size=16, learning_rate=0.05)

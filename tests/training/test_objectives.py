@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.distributions import Normal
-from training.toys import net, wave
+from training.toys import Net, net, wave
 
 import fcal
 from fcal.training import FitConfig, ObjectiveConfig, fit, objective, objectives
@@ -149,3 +149,38 @@ def test_objective_of_ones_own_is_known_by_name(monkeypatch):
     monkeypatch.setattr(_OBJECTIVES, "_entries", dict(_OBJECTIVES._entries))
     objectives.register("zero", lambda _: lambda model, given: {"zero": 0.0 * model(given["input"]).mean.sum()})
     assert terms(batch(), name="zero") == {"zero": 0.0}
+
+
+def loss_of_torch(input, target):  # noqa: A002 - as torch calls it
+    return (input.mean - target).square().mean()
+
+
+TERM = r"a loss of prediction and target; pass fcal.training.objectives.TermOf\('FCalLoss', loss\)$"
+FUNCTION = r"a loss of prediction and target; pass lambda model, batch: {'.*': loss\(.*\).mean\(\)}$"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (ObjectiveConfig(name="fcal"), r"an ObjectiveConfig; pass objective\(config\)$"),
+        ("fcal", r"'fcal'; pass objective\(ObjectiveConfig\(name='fcal'\)\)$"),
+        (fcal.FCalLoss(), f"FCalLoss, {TERM}"),
+        (fcal.FCalLoss, f"FCalLoss, {TERM}"),
+        (fcal.nll, f"nll, {FUNCTION}"),
+        (nn.MSELoss(), f"MSELoss, {FUNCTION}"),
+        (loss_of_torch, f"loss_of_torch, {FUNCTION}"),
+        (wave(8), "<torch.utils.data.dataset.TensorDataset object"),
+        (Net, "<class 'training.toys.Net'>"),
+    ],
+)
+def test_what_is_taken_for_an_objective_is_refused_with_how_to_make_one(given, message):
+    with pytest.raises(TypeError, match=f"^expected `objective` to call with model and batch, got {message}"):
+        fit(net(), given, wave(8), None, FitConfig(epochs=1))
+
+
+@pytest.mark.parametrize("loss", [fcal.FCalLoss(df=4), fcal.nll, loss_of_torch])
+def test_loss_wrapped_as_its_refusal_says_is_an_objective(loss):
+    with pytest.raises(TypeError, match="; pass ") as caught:
+        fit(net(), loss, wave(8), None, FitConfig(epochs=1))
+    wrapped = eval(str(caught.value).partition("; pass ")[2], {"fcal": fcal, "loss": loss})
+    assert fit(net(), wrapped, wave(8), None, FitConfig(epochs=1, batch_size=4)).step_count == 2

@@ -2,20 +2,23 @@
 
 import json
 import math
+import re
 import shlex
 import subprocess
 import sys
 import tomllib
-from dataclasses import asdict
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from fcal import data, models
+from fcal._config import as_plain
 from fcal.cli import main
-from fcal.training import FitConfig
+from fcal.training import DataConfig, ModelConfig, ObjectiveConfig, RunConfig, objectives
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "training.md"
+BUILT_IN = objectives.names()  # before any block registers its own
 BLOCKS = [block.partition("\n")[::2] for block in PAGE.read_text(encoding="utf-8").split("```")[1::2]]
 
 
@@ -30,6 +33,7 @@ def named(text: str) -> str | None:
 )
 def test_blocks_of_the_page_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(objectives._OBJECTIVES, "_entries", dict(objectives._OBJECTIVES._entries))
     names: dict[str, object] = {}
     kinds = []
     for kind, text in BLOCKS:
@@ -46,15 +50,24 @@ def test_blocks_of_the_page_run(tmp_path, monkeypatch, capsys):
                     registry._entries.pop("waves", None)
                 assert main(shlex.split(line)[1:]) == 0, line
     capsys.readouterr()
-    assert kinds.count("python") >= 5
+    assert kinds.count("python") >= 6
     assert kinds.count("shell") == 1
     assert (tmp_path / "runs/tuned/recalibrator").is_dir()
     assert (tmp_path / "runs/theirs/best-ece_q.ckpt").is_file()
 
 
-def test_defaults_on_the_page_are_the_defaults():
-    (text,) = [text for _, text in BLOCKS if named(text) == "fit.toml"]
-    assert tomllib.loads(text) == asdict(FitConfig())
+def test_defaults_on_the_page_are_the_defaults_of_every_key():
+    (text,) = [text for _, text in BLOCKS if named(text) == "defaults.toml"]
+    required = {"data": DataConfig(name="bokeh"), "model": ModelConfig(name="convnet")}
+    assert tomllib.loads(text) == as_plain(RunConfig(**required))
+
+
+def test_every_objective_is_on_the_page_with_options_that_exist():
+    lines = PAGE.read_text(encoding="utf-8").partition("| `objective.name` |")[2].partition("\n\n")[0].splitlines()[2:]
+    rows = [[re.findall("`([^`]+)`", cell) for cell in line.strip("|").split("|")] for line in lines]
+    assert [name for names, _, _ in rows for name in names] == BUILT_IN
+    options = {field.name for field in fields(ObjectiveConfig)} - {"name"}
+    assert {name for _, _, its in rows for name in its} == options
 
 
 def test_page_quotes_the_committed_measurement():

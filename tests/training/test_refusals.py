@@ -201,20 +201,6 @@ def test_law_without_a_mean_has_no_errors_of_it(tmp_path):
     assert run.report["test"]["nll"] > 0
 
 
-def test_negative_scale_is_a_mistake_and_a_nan_a_divergence():
-    class Scaled(Net):
-        scale = -1.0
-
-        def forward(self, x):
-            return Normal(super().forward(x).loc, torch.full_like(x, self.scale))
-
-    with pytest.raises(ValueError, match="satisfy the constraint GreaterThan"):
-        fit(Scaled(), None, wave(8), None, SHORT)
-    Scaled.scale = torch.nan
-    with pytest.raises(Diverged, match="prediction = nan after 0 steps"):
-        fit(Scaled(), None, wave(8), None, SHORT)
-
-
 def test_prediction_of_an_unchecked_law_that_is_not_finite_is_a_divergence():
     class Unchecked(Net):
         def forward(self, x):
@@ -406,7 +392,12 @@ def test_options_of_own_data_and_networks_are_known(tmp_path, override, message)
         (["model.name=convnet", "model.options.width=0"], "^model.options: expected `width` >= 1, got 0"),
         (["data.name=bokeh", "data.options.seed=-1"], "^data.options: expected `seed` >= 0, got -1"),
         (["data.name=bokeh", "data.options.name=x"], "^expected `data.options` keys among .*, got 'name'"),
-        (["model.start_from='a\\u0000b'"], "a finished run, got one without readable SHA256SUMS"),
+        (
+            ["model.start_from='a\\u0000b'"],
+            "^expected `model.start_from` the folder of a finished run, .*, got no folder",
+        ),
+        (["model.name=toi"], "^model.name: expected `model` one of .*did you mean 'toy'"),
+        (["data.name=wave"], "^data.name: expected `data` one of .*did you mean 'waves'"),
     ],
 )
 def test_refusals_say_which_table_they_are_about(tmp_path, overrides, message):
@@ -578,6 +569,30 @@ def test_batch_with_fewer_rows_than_asked_for_is_refused():
 
     with pytest.raises(ValueError, match="expected `__getitems__` of the dataset to return 5 rows, got 4"):
         next(iter(Batches(Short(), 5)))
+
+
+def test_third_part_of_an_item_is_a_mask():
+    x, y = wave(40).tensors
+    masked = torch.arange(40).reshape(40, 1) % 2 == 0
+    parts = [(torch.where(masked, y, 1e6), masked), (y.where(masked, torch.nan),)]
+    given = [torch.utils.data.TensorDataset(x, *part) for part in parts]
+    masked_out, missing = (fit(net(), None, each, each, SHORT).history for each in given)
+    assert masked_out == missing, "what is masked counts as little as what is missing"
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ([torch.ones(8, 1)], "a third part of a batch to be a boolean valid_mask, got one of torch.float32"),
+        ([torch.arange(8)], "a third part of a batch to be a boolean valid_mask, got one of torch.int64"),
+        ([torch.ones(8, 1)] * 2, r"a batch of \(input, target\) or \(input, target, valid_mask\), got 4 parts"),
+    ],
+)
+def test_items_of_other_parts_are_refused(more, message):
+    hint = "for more use a mapping with the keys 'input', 'target', and perhaps 'valid_mask' and 'weight'"
+    given = torch.utils.data.TensorDataset(*wave(8).tensors, *more)
+    with pytest.raises(TypeError, match=f"^expected {message}; {hint}$"):
+        fit(net(), objective(ObjectiveConfig(name="mse")), given, None, SHORT)
 
 
 def test_network_that_is_none_is_refused(tmp_path):

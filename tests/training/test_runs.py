@@ -87,7 +87,8 @@ def test_start_from_a_damaged_or_other_run_is_refused(tmp_path):
     train(config(tmp_path), tmp_path / "first", progress=False)
     start = f"model.start_from={tmp_path / 'first'}"
     with pytest.raises(
-        ValueError, match=r"weights of this network, got trunk.0.weight of shape \(8, 1\), not \(5, 1\)"
+        ValueError,
+        match=r"^model.start_from: .* of this network, got trunk.0.weight of shape \(8, 1\), not \(5, 1\)$",
     ):
         train(config(tmp_path, start, "model.options.hidden=5"), tmp_path / "second")
     weights = tmp_path / "first" / "weights.safetensors"
@@ -96,8 +97,11 @@ def test_start_from_a_damaged_or_other_run_is_refused(tmp_path):
     weights.write_bytes(content)
     with pytest.raises(ValueError, match="weights.safetensors with the checksum in SHA256SUMS, got another"):
         train(config(tmp_path, start), tmp_path / "second")
-    with pytest.raises(ValueError, match="a finished run, got one without readable SHA256SUMS"):
+    needed = "^expected `model.start_from` the folder of a finished run, with weights.safetensors and SHA256SUMS, got "
+    with pytest.raises(ValueError, match=f"{needed}{tmp_path}, which has no SHA256SUMS: not finished"):
         train(config(tmp_path, f"model.start_from={tmp_path}"), tmp_path / "second")
+    with pytest.raises(ValueError, match=f"{needed}no folder {tmp_path}/none$"):
+        train(config(tmp_path, f"model.start_from={tmp_path}/none"), tmp_path / "second")
     assert not (tmp_path / "second").exists(), "what is refused leaves no folder behind"
 
 
@@ -192,6 +196,18 @@ def test_joined_predictions_are_those_of_the_whole():
         assert parts.event_shape == whole.event_shape
         y = torch.rand(whole.batch_shape + whole.event_shape, generator=generator) + 0.1
         np.testing.assert_allclose(parts.log_prob(y), whole.log_prob(y), rtol=1e-6)
+
+
+def test_weights_of_more_or_fewer_tensors_are_refused(tmp_path):
+    from fcal.training.weights import read_weights, write_weights
+
+    small, large = torch.nn.Linear(2, 3, bias=False), torch.nn.Linear(2, 3)
+    write_weights(tmp_path / "small", small)
+    write_weights(tmp_path / "large", large)
+    with pytest.raises(ValueError, match=r"small with weights of this network, got no bias, of shape \(3,\) here$"):
+        read_weights(tmp_path / "small", large)
+    with pytest.raises(ValueError, match=r"large with .*, got bias of shape \(3,\), which it does not have$"):
+        read_weights(tmp_path / "large", small)
 
 
 def test_weights_that_share_memory_or_are_channels_last_can_be_written(tmp_path):

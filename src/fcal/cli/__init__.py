@@ -40,8 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         # Loaded only now: `fcal --help` needs neither torch nor Arrow.
         return int(importlib.import_module(arguments.module).run(arguments, words))
-    except KeyboardInterrupt:
-        return _complain("stopped", _INTERRUPTED)
+    except KeyboardInterrupt as stop:
+        return _complain(str(stop) or "stopped", _INTERRUPTED)  # a command may know how to go on
     except BrokenPipeError:
         # The reader of our output has gone; Python would complain once more when it closes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

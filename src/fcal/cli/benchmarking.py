@@ -17,8 +17,11 @@ _MOST_WORKERS = 256
 
 def run(arguments: Namespace, words: list[str]) -> int:
     """Compute what is missing of a benchmark, print its tables, write them and the page."""
-    with plain_warnings():
-        return _run(arguments, words)
+    try:
+        with plain_warnings():
+            return _run(arguments, words)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("stopped; what is finished is kept: the same command goes on where it was") from None
 
 
 def _run(arguments: Namespace, words: list[str]) -> int:
@@ -37,7 +40,7 @@ def _run(arguments: Namespace, words: list[str]) -> int:
     document = {**done.document, "command": command, "settings": bokeh.described(settings), "versions": provenance()}
     write_json(out / "results.json", document)
     page = out / "report.html"
-    bokeh.write_page(page, settings, done, command=command)
+    bokeh.write_page(page, settings, done, command=command, preset=arguments.preset)
     if arguments.json:
         print_json(document)
     else:

@@ -3,11 +3,12 @@
 import errno
 import importlib
 import importlib.util
+import re
 import shlex
 import sys
 from argparse import Namespace
-from collections.abc import Mapping
-from contextlib import redirect_stdout
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +19,16 @@ from fcal._config import read_config, with_overrides
 from fcal._files import provenance
 from fcal.cli.printing import print_json, say
 from fcal.training import RunConfig
+from fcal.training.run_configuration import ConfigError
+from fcal.training.sums import SUMS
 
 if TYPE_CHECKING:
     from fcal.training import Run
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _LONGEST_NAME = 200
+_NO_FILE = re.compile(r"(^|`)config(: |\.)")  # what a config is called that has been changed since it was read
+_UNKNOWN = re.compile("expected `(model|data|objective)` one of ")
 _SHOWN = ("verdict", "scale", "nll", "crps", "l1", "rmse", "ece_z", "ece_q", "ence", "sharpness")
 
 
@@ -35,15 +40,37 @@ def run(arguments: Namespace, words: list[str]) -> int:
     with redirect_stdout(sys.stderr):  # what a plugin prints; stdout is for what came of it
         for plugin in arguments.plugin:
             load_plugin(plugin)
-        config = with_overrides(read_config(arguments.config, RunConfig), arguments.set)
-        finished = _train(config, folder, arguments)
+        with _told_of(arguments):
+            was_finished = (folder / SUMS).exists()
+            finished = _train(_resolved(arguments), folder, arguments)
     if arguments.json:
         document = {"out": str(finished.folder), "command": f"fcal {shlex.join(words)}", "versions": provenance()}
         print_json(document | finished.report)
         return 0
     _print_report(finished.report)
-    say(f"written to {finished.folder}")
+    say(f"{'already finished: nothing to do in' if was_finished else 'written to'} {finished.folder}")
     return 0
+
+
+def _resolved(arguments: Namespace) -> RunConfig:
+    """The config of the file, with what the command line replaces in it."""
+    config = read_config(arguments.config, RunConfig)
+    try:
+        return with_overrides(config, arguments.set)
+    except ValueError as error:
+        raise ConfigError(_NO_FILE.sub(r"\1", str(error), count=1)) from error  # the file is named below
+
+
+@contextmanager
+def _told_of(arguments: Namespace) -> Iterator[None]:
+    """Say of a refused config which file it is, and of an unknown name where those of one's own come from."""
+    try:
+        yield
+    except ValueError as error:
+        told = f"{arguments.config}: {error}" if isinstance(error, ConfigError) else str(error)
+        if _UNKNOWN.search(told) and not arguments.plugin:
+            told += "; for one of your own, --plugin names the module or .py file that registers it"
+        raise ValueError(told) from error
 
 
 def _train(config: RunConfig, folder: Path, arguments: Namespace) -> "Run":
@@ -58,6 +85,14 @@ def _train(config: RunConfig, folder: Path, arguments: Namespace) -> "Run":
         raise OSError(f"{error.strerror} in {folder}; the same command with --resume goes on") from error
     except SystemExit as error:  # of the network or the data: nothing is finished, whatever it says
         raise RuntimeError(f"expected a training that ends by itself, got sys.exit({error.code!r})") from error
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"stopped{_how_to_go_on(folder)}") from None
+
+
+def _how_to_go_on(folder: Path) -> str:
+    if (folder / "training" / "checkpoint.json").is_file():
+        return "; the same command with --resume goes on from the last checkpoint"
+    return " before the first checkpoint; the same command with --resume begins anew"
 
 
 def load_plugin(name: str) -> None:
@@ -82,7 +117,9 @@ def load_plugin(name: str) -> None:
     try:
         _import_file(Path(name)) if is_file else importlib.import_module(name)
     except ImportError as error:
-        raise ValueError(f"expected `--plugin` a module to import, got {shown}: {error}") from error
+        is_missing = isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}.")
+        hint = " (a .py file, or a module that is installed or in the current folder)" if is_missing else ""
+        raise ValueError(f"expected `--plugin` a module to import, got {shown}: {error}{hint}") from error
     except (Exception, SystemExit) as error:
         said = f"{type(error).__name__}: {error}"
         raise ValueError(f"expected `--plugin` a module to import, got {shown}, which raised {said}") from error

@@ -1,5 +1,7 @@
 """The columns of a benchmark: what people call them, and what they are."""
 
+from collections.abc import Iterable
+
 _COLUMNS = {
     "l1_gt": ("L1(GT)", "SmoothL1 of the mean to the truth without noise"),
     "l1": ("L1", "SmoothL1 of the mean to the labels"),
@@ -16,6 +18,11 @@ _COLUMNS = {
     "rmse": ("RMSE", ""),
     "silog": ("SiLog", ""),
 }
+_SMOOTH = frozenset({"l1_gt", "l1"})
+_SMOOTH_NOTE = (
+    "L1 is a smooth L1 (Huber's loss) of the predicted mean to the labels, L1(GT) to the truth without noise: of an "
+    "error below 1 it is half the square."
+)
 
 
 def column_title(name: str) -> str:
@@ -31,3 +38,13 @@ def column_title(name: str) -> str:
 def column_hint(name: str) -> str:
     """What a column is, in a few words; nothing where the title says it."""
     return _COLUMNS.get(name, (name, ""))[1]
+
+
+def column_notes(names: Iterable[str]) -> list[str]:
+    """Sentences for the foot of a table whose columns are not what their titles make people expect.
+
+    Example:
+        >>> len(column_notes(["l1", "l1_gt", "nll"])), column_notes(["nll"])
+        (1, [])
+    """
+    return [_SMOOTH_NOTE] if _SMOOTH & set(names) else []

@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 Histories = Mapping[str, Sequence[Mapping[str, Any]]]
 
 PARTS = ("train", "val", "")  # of the data; "" where a name does not say
 _FIRST = ("loss", "nll", "ece_q", "ece_z", "l1", "rmse", "crps")
-_NOT_LEARNED = ("epoch", "step", "learning_rate")
+_NOT_LEARNED = ("epoch", "step", "stage", "learning_rate")
 
 
 def logged_quantities(histories: Histories) -> list[str]:
@@ -46,3 +47,17 @@ def logged(history: Sequence[Mapping[str, Any]], quantity: str, part: str) -> tu
     ]
     known = [(x, y) for x, y in points if isinstance(y, int | float) and not isinstance(y, bool)]
     return [float(x) for x, _ in known], [float(y) for _, y in known]
+
+
+def stage_starts(histories: Histories) -> list[float]:
+    """Where methods went on with another loss: between the last epoch of a ``stage`` and the first of the next.
+
+    Example:
+        >>> stage_starts({"mmd": [{"epoch": 1, "stage": 1}, {"epoch": 2, "stage": 1}, {"epoch": 3, "stage": 2}]})
+        [2.5]
+    """
+    starts = set()
+    for history in histories.values():
+        places = [(float(epoch.get("epoch", i)), epoch.get("stage")) for i, epoch in enumerate(history)]
+        starts |= {(x + after) / 2 for (x, stage), (after, next_stage) in pairwise(places) if stage != next_stage}
+    return sorted(starts)

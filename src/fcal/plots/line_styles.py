@@ -3,11 +3,11 @@
 from typing import Any
 
 from fcal.plots.canvas import LAW
-from fcal.plots.methods import method_style
+from fcal.plots.methods import DASHES, method_style
 
 # Okabe and Ito's palette, darkened where words or thin lines in it would be hard to see on white.
 _COLOURS = ("#0072B2", "#C75500", "#00805F", "#A8487F", "#8A6D00", "#2A8FC4", "#B3263A", "#6A5ACD")
-_DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-.", "longdashdot": (0, (8, 2, 2, 2))}
+_PIXELS = 2  # width of the line that lengths of dashes are given for; matplotlib takes them as shares of its width
 
 
 def line_style(method: str) -> dict[str, Any]:
@@ -18,4 +18,5 @@ def line_style(method: str) -> dict[str, Any]:
         {'color': '#C75500', 'linestyle': '-'}
     """
     colour, dash = method_style(method)
-    return {"color": LAW if colour < 0 else _COLOURS[colour], "linestyle": _DASHES[dash]}
+    lengths = tuple(length / _PIXELS for length in DASHES[dash])
+    return {"color": LAW if colour < 0 else _COLOURS[colour], "linestyle": (0, lengths) if lengths else "-"}

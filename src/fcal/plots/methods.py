@@ -1,9 +1,14 @@
 """The methods of a benchmark: what people call them, and the colour and dashes each keeps in every picture."""
 
 import zlib
+from collections.abc import Iterable
 from typing import NamedTuple
 
 _ALL = "_all"
+_ALL_NOTE = (
+    "Rows “..._all”, or “all images”, are also trained on the held-out images, which the others choose by and post-hoc "
+    "methods are fitted on: every method has then seen as many."
+)
 _TITLES = {
     "oracle": "oracle",
     "deterministic": "deterministic",
@@ -23,7 +28,7 @@ _TITLES = {
     "oof_nll": "out-of-fold NLL",
     "oof_fcal": "out-of-fold f-Cal",
 }
-# Those most often compared have colours of their own; further ones share them with other dashes.
+# Those most often compared have colours and dashes of their own; further ones share colours with other dashes.
 _ORDER = (
     "fcal_wass",
     "nll",
@@ -41,7 +46,17 @@ _ORDER = (
     "oof_nll",
     "oof_temperature",
 )
-_DASHES, _DASHES_OF_ALL = ("solid", "dash"), ("dashdot", "longdashdot")
+_DASHES = ("longdash", "solid", "dash", "dashdot", "longdashdot")
+# Ink and gaps in turn, in pixels of a line two wide, by falling share of ink. Their periods share no small multiple: of
+# lines that coincide, drawn in this order, a part of each is seen.
+DASHES = {
+    "solid": (),
+    "longdashdot": (12, 6, 4, 6),
+    "longdash": (10, 11),
+    "dashdot": (7, 5, 2, 5),
+    "dash": (5, 9),
+    "dot": (2, 5),
+}
 COLOURS = 8
 MAIN = ("oracle", "nll", "calibration_loss", "temperature", "fcal_kl", "fcal_wass")
 
@@ -51,7 +66,7 @@ class Style(NamedTuple):
 
     Attributes:
         colour: Number of its colour, below ``COLOURS``; -1 for the oracle, which has that of the text.
-        dash: ``"solid"``, ``"dash"``, ``"dot"``, ``"dashdot"`` or ``"longdashdot"``.
+        dash: Name of its dashes, one of ``DASHES``.
     """
 
     colour: int
@@ -80,7 +95,7 @@ def method_parts(name: str) -> tuple[str, str]:
 
 
 def method_style(name: str) -> Style:
-    """The colour and dashes of a method, the same in every picture.
+    """The colour and dashes of a method, the same in every picture; either tells the usual methods apart.
 
     Example:
         >>> method_style("nll"), method_style("nll_all").dash, method_style("oracle").colour
@@ -90,8 +105,20 @@ def method_style(name: str) -> Style:
     if base == "oracle":
         return Style(-1, "dot")
     place = _ORDER.index(base) if base in _ORDER else zlib.crc32(base.encode("utf-8", "replace")) % COLOURS
-    dashes = _DASHES if name == base else _DASHES_OF_ALL
-    return Style(place % COLOURS, dashes[place // COLOURS])
+    # At most four share a colour: two methods, each with its variant; a step of its own each keeps their dashes apart.
+    step = place // COLOURS + (0 if name == base else 2)
+    return Style(place % COLOURS, _DASHES[(place % COLOURS + step) % len(_DASHES)])
+
+
+def bottom_to_top(names: Iterable[str]) -> list[str]:
+    """Methods in the order in which lines are drawn: the more ink the lower, so that none hides another.
+
+    Example:
+        >>> bottom_to_top(["oracle", "fcal_wass", "nll"])
+        ['nll', 'fcal_wass', 'oracle']
+    """
+    lowest_first = list(DASHES)
+    return sorted(names, key=lambda name: (lowest_first.index(method_style(name).dash), method_order(name)))
 
 
 def method_order(name: str) -> tuple[int, str, bool]:
@@ -99,6 +126,16 @@ def method_order(name: str) -> tuple[int, str, bool]:
     base = _base(name)
     known = list(_TITLES)
     return (known.index(base) if base in known else len(known), base, name != base)
+
+
+def method_notes(names: Iterable[str]) -> list[str]:
+    """Sentences for the foot of a table with rows that have to be explained.
+
+    Example:
+        >>> len(method_notes(["nll", "nll_all"])), method_notes(["nll"])
+        (1, [])
+    """
+    return [_ALL_NOTE] if any(name != _base(name) for name in names) else []
 
 
 def _base(name: str) -> str:

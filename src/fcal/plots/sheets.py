@@ -6,7 +6,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fcal.plots.canvas import BAND, FAINT, LAW, OVER, UNDER, new_picture, quiet, write
+from fcal.plots.canvas import BAND, FAINT, OVER, UNDER, new_picture, quiet, write
 from fcal.plots.captions import share, shortened
 from fcal.plots.geometry import CDF_REGIONS, INTERVAL_REGIONS
 from fcal.plots.laws import chi2_curve, normal_curve
@@ -22,8 +22,10 @@ from fcal.plots.method_curves import (
     spanned,
     together,
 )
-from fcal.plots.methods import method_order, method_title
+from fcal.plots.methods import bottom_to_top, method_order, method_title
 
+# Wide, pale and below: methods that follow the law are seen on it.
+_LAW: dict[str, Any] = {"color": BAND, "alpha": 0.6, "lw": 4.0, "zorder": 0}
 _TINTS = {"over-confident": (OVER, 0.07), "under-confident": (UNDER, 0.11)}
 
 
@@ -66,11 +68,12 @@ def _panel(ax: Axes, panel: Panel, entry: Mapping[str, Any], methods: set[str]) 
 
 
 def _distributions(ax: Axes, panel: Panel, curves: Mapping[str, Curve], df: Any) -> None:
-    for method, (edges, density) in curves.items():
+    for method in bottom_to_top(curves):
+        edges, density = curves[method]
         ax.stairs(density, edges, lw=1.3, **line_style(method))
     if curves and (not panel.is_of_q or isinstance(df, int)):
         law = chi2_curve(spanned(curves), df) if panel.is_of_q else normal_curve(spanned(curves))
-        ax.plot(*law, color=LAW, lw=2.0, zorder=1)
+        ax.plot(*law, **_LAW)
     lines = [f"{shortened(method_title(method), 24)} {share(part, 0)}" for method, part in beyond_axis(curves).items()]
     if lines:
         write(
@@ -88,8 +91,8 @@ def _reliabilities(ax: Axes, panel: Panel, curves: Mapping[str, Curve], entry: M
     if band is not None:
         ax.fill_between(*band, color=BAND, alpha=0.45, lw=0)
     ax.plot([0, 1], [0, 1], color=FAINT, lw=0.8, ls="--")
-    for method, (nominal, empirical) in curves.items():
-        ax.plot(nominal, empirical, lw=1.5, clip_on=False, **line_style(method))
+    for method in bottom_to_top(curves):
+        ax.plot(*curves[method], lw=1.5, clip_on=False, **line_style(method))
     ax.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
 
 
@@ -97,8 +100,10 @@ def _legend(figure: Figure, methods: set[str]) -> None:
     ax = figure.axes[0]
     ordered = sorted(methods, key=method_order)
     handles = [ax.plot([], [], lw=1.6, **line_style(method))[0] for method in ordered]
-    handles += ax.plot([], [], color=LAW, lw=2.0)
+    handles += ax.plot([], [], **_LAW)
     names = [method_title(method) for method in ordered] + ["chi-squared or N(0, 1)"]
-    shown = figure.legend(handles, names, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+    shown = figure.legend(
+        handles, names, loc="outside lower center", ncols=4, frameon=False, fontsize=8, handlelength=4
+    )
     for text in shown.get_texts():
         text.set_parse_math(False)

@@ -80,6 +80,6 @@ def _finish(ax: Axes, x: str, y: str, log: str) -> None:
             axis.set_major_locator(MaxNLocator(5))
     ax.set_xlabel(column_title(x), parse_math=False)
     ax.set_ylabel(column_title(y), parse_math=False)
-    for text in ax.legend(frameon=False, fontsize=8).get_texts():
+    for text in ax.legend(frameon=False, fontsize=8, handlelength=4).get_texts():
         text.set_parse_math(False)
     quiet(ax)

@@ -11,13 +11,21 @@ from fcal.reports.gallery import gallery_html
 from fcal.reports.markup import escaped
 from fcal.reports.method_figures import calibration_drawings, learning_drawings, line_legend
 from fcal.reports.page import Section, page
-from fcal.reports.ranking import RULE
-from fcal.reports.scoreboard import FLOOR_RULE, Table, failed, failures, paper_table, results_table, table_title
-
-_ALL_IMAGES = (
-    "A post-hoc method holds out images to fit on. Rows with “all images” train on those too, so that every method "
-    "has seen as many."
+from fcal.reports.ranking import ONE_SEED, RULE
+from fcal.reports.scoreboard import (
+    FLOOR_RULE,
+    OWN_FLOOR_RULE,
+    Table,
+    failed,
+    failures,
+    footnotes,
+    has_own_floors,
+    paper_table,
+    results_table,
+    seeds_of,
+    table_title,
 )
+
 _LONGEST_NOTE = 1000
 
 
@@ -39,7 +47,8 @@ def benchmark_page(
             and where known ``noise``, ``regime``, ``seeds``, ``bins``, ``df``, ``n_test``, ``floors``, ``paper``,
             ``paper_grid``. Beside that, for the figures, each may have ``curves`` (see
             ``fcal.plots.method_curves.curves_of``), ``gallery`` (see ``fcal.plots.shots.read_shots``) and
-            ``learning`` (by method a list of epochs, such as ``{"epoch": 0, "train_nll": 1.0, "val_nll": 1.2}``).
+            ``learning`` (by method a list of epochs, such as ``{"epoch": 0, "train_nll": 1.0, "val_nll": 1.2}``, with
+            a ``stage`` where the loss changes on the way).
         command: What was run, exactly.
         title: Of the page.
         notes: Sentences for the top of the page.
@@ -111,20 +120,27 @@ def _checked(tables: Any) -> list[Table]:
 def _introduction(tables: Sequence[Table], notes: Sequence[str]) -> Section:
     sentences = [shortened(str(note), _LONGEST_NOTE) for note in notes]
     shown = "".join(f"<p>{escaped(sentence)}</p>" for sentence in sentences)
-    rules = [RULE]
-    rules += [FLOOR_RULE] if any(one.get("floors") for one in tables) else []
-    rules += [_ALL_IMAGES] if any(name.endswith("_all") for one in tables for name in one["rows"]) else []
-    broken = sum(failed(row) for one in tables for row in one["rows"].values())
-    if broken:
-        rules.append("A failed row is shown with the numbers it has; below its table stands why.")
-    if not tables:
-        rules = ["No table is finished yet."]
-    listed = "".join(f"<li>{escaped(rule)}</li>" for rule in rules)
+    listed = "".join(f"<li>{escaped(rule)}</li>" for rule in _rules(tables))
     return Section("", f'<div class="verdict">{shown}<ul class="notes plain">{listed}</ul></div>')
 
 
+def _rules(tables: Sequence[Table]) -> list[str]:
+    """What the marks of these tables mean."""
+    rules = {
+        "No table is finished yet.": not tables,
+        RULE: any(seeds_of(one) > 1 for one in tables),
+        ONE_SEED: any(seeds_of(one) < 2 for one in tables),
+        FLOOR_RULE: any(one.get("floors") for one in tables),
+        OWN_FLOOR_RULE: any(has_own_floors(one) for one in tables),
+        "A failed row is shown with the numbers it has; below its table stands why.": any(
+            failed(row) for one in tables for row in one["rows"].values()
+        ),
+    }
+    return [rule for rule, applies in rules.items() if applies]
+
+
 def _results(one: Table) -> str:
-    return results_table(one) + failures(one) + paper_table(one)
+    return results_table(one) + footnotes(one) + failures(one) + paper_table(one)
 
 
 def _calibration_sections(tables: Sequence[Table]) -> list[Section]:

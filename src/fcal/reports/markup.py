@@ -56,12 +56,14 @@ class Cell:
         value: What a column is sorted by: a number, a string, or None where missing; the text where not given.
         kind: Extra classes of the cell, ours and never from a file.
         small: What is read under it, in small letters.
+        hint: What is read when hovering.
     """
 
     text: str
     value: float | str | None = None
     kind: str = ""
     small: str = ""
+    hint: str = ""
 
 
 @dataclass(frozen=True)
@@ -112,8 +114,7 @@ def table(
 
 def _head(column: Column, *, sortable: bool) -> str:
     kind = ' class="number"' if column.number else ""
-    hint = f' title="{escaped(column.hint)}"' if column.hint else ""
-    title = escaped(column.title)
+    hint, title = _title(column.hint), escaped(column.title)
     if not sortable:
         return f'<th scope="col"{kind}{hint}>{title}</th>'
     return f'<th scope="col" aria-sort="none"{kind}{hint}><button type="button">{title}</button></th>'
@@ -125,9 +126,14 @@ def _row(columns: Sequence[Column], cells: Sequence[Cell], *, sortable: bool) ->
         tag = 'th scope="row"' if place == 0 else "td"
         kinds = " ".join(kind for kind in ("number" if column.number else "", cell.kind) if kind)
         attributes = (f' class="{kinds}"' if kinds else "") + (_sort_key(column, cell) if sortable else "")
+        attributes += _title(cell.hint)
         small = f"<small>{escaped(cell.small)}</small>" if cell.small else ""
         parts.append(f"<{tag}{attributes}>{escaped(cell.text) or MISSING}{small}</{tag.split()[0]}>")
     return "".join(parts)
+
+
+def _title(hint: str) -> str:
+    return f' title="{escaped(hint)}"' if hint else ""
 
 
 def _sort_key(column: Column, cell: Cell) -> str:

@@ -1,21 +1,23 @@
 """Interactive figures that compare methods: distributions, reliability, and how they learned."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from fcal.plots.captions import share, shortened
 from fcal.plots.columns import column_title
 from fcal.plots.geometry import CDF_REGIONS, INTERVAL_REGIONS
-from fcal.plots.histories import PARTS, Histories, logged, logged_quantities
+from fcal.plots.histories import PARTS, Histories, logged, logged_quantities, stage_starts
 from fcal.plots.laws import chi2_curve, normal_curve
 from fcal.plots.method_curves import PANELS, Curve, Panel, band_of, beyond_axis, curves_of, spanned, together
-from fcal.plots.methods import method_order, method_style, method_title
-from fcal.reports.drawing import END, INK, Drawing, Traces, band, diagonal, line, square
+from fcal.plots.methods import DASHES, bottom_to_top, method_order, method_style, method_title
+from fcal.reports.drawing import BAND, END, FAINT, INK, Drawing, Traces, band, diagonal, line, square
 from fcal.reports.markup import escaped, plot_text
 
 _SERIES = tuple(f"var(--series-{letter})" for letter in "abcdefgh")
 _MOST_QUANTITIES = 6
+_STAGE_WORDS = "thin vertical line: from here on each method trains by its own loss, from its best weights so far"
 _FEW_EPOCHS = 8
+_LAW_WIDTH = 5  # wide, pale and below: methods that follow the law are seen on it
 
 
 def calibration_drawings(columns: Mapping[str, Mapping[str, Any]], shown: Collection[str]) -> list[Drawing]:
@@ -48,13 +50,13 @@ def _distributions(
     traces = [
         _named(method, line(x, [*y, y[-1]], _colour(method)), shown)
         | {"hovertemplate": f"<b>{_title(method)}</b><br>density %{{y:.3~g}} at %{{x:.3~g}}{END}"}
-        for method, (x, y) in curves.items()
+        for method, (x, y) in _stacked(curves)
     ]
     for trace in traces:
         trace["line"] = trace["line"] | {"shape": "hv"}
     law = _law(panel, curves, df)
     axes = {"xaxis": {"title": {"text": panel.x}}, "yaxis": {"title": {"text": panel.y}, "rangemode": "tozero"}}
-    return [*traces, *law], axes
+    return [*law, *traces], axes
 
 
 def _beyond(curves: Mapping[str, Curve], shown: Collection[str]) -> str:
@@ -70,7 +72,7 @@ def _law(panel: Panel, curves: Mapping[str, Curve], df: Any) -> Traces:
     curve = chi2_curve(spanned(curves), df) if panel.is_of_q else normal_curve(spanned(curves))
     name = f"χ²({df})" if panel.is_of_q else "N(0, 1)"
     hover = f"{name}<br>density %{{y:.3~g}} at %{{x:.3~g}}{END}"
-    return [line(*curve, INK, width=2.5, name=name, hovertemplate=hover)]
+    return [line(*curve, BAND, width=_LAW_WIDTH, name=name, hovertemplate=hover)]
 
 
 def _reliabilities(panel: Panel, curves: Mapping[str, Curve], shown: Collection[str]) -> tuple[Traces, dict[str, Any]]:
@@ -80,11 +82,15 @@ def _reliabilities(panel: Panel, curves: Mapping[str, Curve], shown: Collection[
             "cliponaxis": False,
             "hovertemplate": f"<b>{_title(method)}</b><br>nominal %{{x:.1%}}<br>{panel.y} %{{y:.2%}}{END}",
         }
-        for method, (x, y) in curves.items()
+        for method, (x, y) in _stacked(curves)
     ]
     seen = {method: curve for method, curve in curves.items() if method in shown}
     regions = INTERVAL_REGIONS if panel.is_of_q else CDF_REGIONS
     return [diagonal((0, 1)), *traces], square(panel.x, panel.y, together(seen), regions)
+
+
+def _stacked(curves: Mapping[str, Curve]) -> Iterator[tuple[str, Curve]]:
+    return ((method, curves[method]) for method in bottom_to_top(curves))
 
 
 def _colour(method: str) -> str:
@@ -98,7 +104,8 @@ def _title(method: str) -> str:
 
 def _named(method: str, trace: dict[str, Any], shown: Collection[str]) -> dict[str, Any]:
     """A trace with the dashes of its method, found by the legend by its name."""
-    stroke = trace["line"] | {"dash": method_style(method).dash}
+    lengths = DASHES[method_style(method).dash]
+    stroke = trace["line"] | {"dash": ",".join(f"{length}px" for length in lengths) or "solid"}
     return trace | {"line": stroke, "meta": method, "visible": method in shown}
 
 
@@ -112,7 +119,7 @@ def line_legend(methods: Iterable[str], shown: Collection[str], *, law: bool = F
     """
     entries = [_entry(method, shown=method in shown) for method in sorted(methods, key=method_order)]
     if law:
-        entries.append(f"<li>{_sample(INK, 'solid', 2.5)}χ² or N(0, 1)</li>")
+        entries.append(f"<li>{_sample(BAND, 'solid', _LAW_WIDTH)}χ² or N(0, 1)</li>")
     return f'<ul class="legend">{"".join(entries)}</ul>'
 
 
@@ -123,16 +130,17 @@ def _entry(method: str, *, shown: bool) -> str:
 
 
 def _sample(colour: str, dash: str, width: float = 2) -> str:
-    dashes = {"dash": "6 4", "dot": "2 3", "dashdot": "5 3 2 3", "longdashdot": "9 3 2 3"}.get(dash, "none")
+    dashes = " ".join(map(str, DASHES[dash])) or "none"
     style = f"stroke:{colour};stroke-width:{width:g};stroke-dasharray:{dashes}"
-    return f'<svg class="sample" viewBox="0 0 28 10" aria-hidden="true"><path d="M1 5H27" style="{style}"/></svg>'
+    return f'<svg class="sample" viewBox="0 0 36 10" aria-hidden="true"><path d="M1 5H35" style="{style}"/></svg>'
 
 
 def learning_drawings(histories: Histories, shown: Collection[str]) -> list[Drawing]:
     """One figure for each quantity that was logged: training thin and dotted, a colour for each method.
 
     Args:
-        histories: By method, a list of epochs such as ``{"epoch": 0, "train_nll": 1.0, "val_nll": 1.2}``.
+        histories: By method, a list of epochs such as ``{"epoch": 0, "train_nll": 1.0, "val_nll": 1.2}``; where their
+            ``stage`` changes, the loss did, and a thin vertical line says so.
         shown: Methods whose lines are shown until somebody clicks.
     """
     drawings = [_learning(quantity, histories, shown) for quantity in logged_quantities(histories)[:_MOST_QUANTITIES]]
@@ -141,7 +149,7 @@ def learning_drawings(histories: Histories, shown: Collection[str]) -> list[Draw
 
 def _learning(quantity: str, histories: Histories, shown: Collection[str]) -> Drawing:
     traces: Traces = []
-    for method in sorted(histories, key=method_order):
+    for method in bottom_to_top(histories):
         for part in PARTS:
             x, y = logged(histories[method], quantity, part)
             if x:
@@ -149,8 +157,18 @@ def _learning(quantity: str, histories: Histories, shown: Collection[str]) -> Dr
     title = column_title(quantity)
     longest = max((epoch for trace in traces for epoch in trace["x"]), default=0)
     few = {"dtick": 1} if longest <= _FEW_EPOCHS else {}
-    layout = {"xaxis": {"title": {"text": "epoch"}} | few, "yaxis": {"title": {"text": plot_text(title)}}}
-    return Drawing(title, (), traces, layout)
+    starts = stage_starts(histories)
+    layout = {
+        "xaxis": {"title": {"text": "epoch"}} | few,
+        "yaxis": {"title": {"text": plot_text(title)}},
+        "shapes": [_upright(start) for start in starts],
+    }
+    return Drawing(title, (_STAGE_WORDS,) if starts else (), traces, layout)
+
+
+def _upright(x: float) -> dict[str, Any]:
+    place = {"type": "line", "x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1, "layer": "below"}
+    return place | {"line": {"color": FAINT, "width": 1}}
 
 
 def _learned(method: str, part: str, trace: dict[str, Any], shown: Collection[str]) -> dict[str, Any]:

@@ -17,8 +17,9 @@ _STANDARD_ERRORS = 2.0
 RULE = (
     "Bold: the best mean of a column. ≈: its mean difference to the best is at most twice the standard error of that "
     "difference, paired over seeds where every seed's value is known, else from both standard deviations. "
-    "The oracle, failed rows and times are not ranked; of one seed nothing is known about noise."
+    "The oracle, failed rows and times are not ranked."
 )
+ONE_SEED = "Of one seed there is no standard deviation: differences may be noise, and no row is marked as the best."
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,8 @@ def marks(scores: Mapping[str, Score], *, column: str, seeds: int) -> dict[str, 
         seeds: How many were averaged.
 
     Returns:
-        ``"best"`` or ``"near"`` for the methods that are; equal means are all best.
+        ``"best"`` or ``"near"`` for the methods that are; equal means are all best. Of one seed nobody is: nothing is
+        known about its noise.
 
     Example:
         >>> rows = {"a": Score(1.0, 0.1), "b": Score(1.05, 0.1), "c": Score(2.0, 0.1), "oracle": Score(0.0, 0.0)}
@@ -85,7 +87,7 @@ def marks(scores: Mapping[str, Score], *, column: str, seeds: int) -> dict[str, 
         {'a': 'best', 'b': 'near'}
     """
     ranked = {name: one for name, one in scores.items() if one.mean is not None and name not in _LIMITS}
-    if column in _NOT_RANKED or not ranked:
+    if column in _NOT_RANKED or not ranked or seeds < 2:
         return {}
     sign = -1 if column in HIGHER_IS_BETTER else 1
     best = min(ranked, key=lambda name: sign * (ranked[name].mean or 0.0))
@@ -104,6 +106,6 @@ def _within_noise(one: Score, best: Score, seeds: int) -> bool:
         differences = [a - b for a, b in pairs]
         error = stdev(differences) / math.sqrt(len(differences))
         return abs(fmean(differences)) <= _STANDARD_ERRORS * error
-    if seeds < 2 or one.sd is None or best.sd is None or one.mean is None or best.mean is None:
+    if one.sd is None or best.sd is None or one.mean is None or best.mean is None:
         return False
     return abs(one.mean - best.mean) <= _STANDARD_ERRORS * math.hypot(one.sd, best.sd) / math.sqrt(seeds)

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fcal.plots.captions import MISSING, count, number, shortened
-from fcal.plots.columns import column_hint, column_title
-from fcal.plots.methods import method_order, method_parts, method_title
+from fcal.plots.columns import column_hint, column_notes, column_title
+from fcal.plots.methods import method_notes, method_order, method_parts, method_title
 from fcal.reports.markup import Cell, Column, escaped, table
 from fcal.reports.ranking import HIGHER_IS_BETTER, Mark, Score, marks, row_score, score
 
@@ -18,6 +18,7 @@ FLOOR_RULE = (
     "Floor: what a perfectly calibrated model scores on as much data, on average; 95 % of such models stay below the "
     f"number under it. {_FLOOR_MARK}: not above that number either."
 )
+OWN_FLOOR_RULE = "The floor of ENCE depends on the predicted sigmas: hovering over a number shows that of its row."
 
 
 def table_title(entry: Table) -> str:
@@ -40,7 +41,7 @@ def failed(row: Mapping[str, Any]) -> bool:
 
 def results_table(entry: Table) -> str:
     """Every method: mean and sd, the best bold, those within its noise and those at the floor marked."""
-    columns, rows, seeds = list(entry["columns"]), entry["rows"], _seeds(entry)
+    columns, rows, seeds = list(entry["columns"]), entry["rows"], seeds_of(entry)
     alive = {name: row for name, row in rows.items() if not failed(row)}
     marked = {
         column: marks({name: row_score(row, column) for name, row in alive.items()}, column=column, seeds=seeds)
@@ -49,22 +50,20 @@ def results_table(entry: Table) -> str:
     heads = [Column("method", number=False), *map(_head, columns)]
     body = []
     for name in methods_of(rows):
-        cells = [
-            _cell(row_score(rows[name], column), marked[column].get(name), _q95(entry, rows[name], column), seeds)
-            for column in columns
-        ]
+        cells = [_cell(entry, rows[name], column, marked[column].get(name)) for column in columns]
         body.append([_name_cell(name, rows[name]), *cells])
     caption = f"{table_title(entry)}: mean {'± sd ' if seeds > 1 else ''}over {_sizes(entry)}"
     return table(heads, body, caption=caption, sortable=True, foot=_floor_rows(entry, columns), kind="results")
 
 
-def _seeds(entry: Table) -> int:
+def seeds_of(entry: Table) -> int:
+    """How many seeds a table is of."""
     seeds = entry.get("seeds")
     return seeds if isinstance(seeds, int) else 1
 
 
 def _sizes(entry: Table) -> str:
-    seeds = _seeds(entry)
+    seeds = seeds_of(entry)
     parts = [f"{seeds} seed{'s' if seeds != 1 else ''}"]
     parts += [f"{symbol} = {entry[name]}" for symbol, name in (("S", "bins"), ("K", "df")) if entry.get(name)]
     n = entry.get("n_test")
@@ -83,12 +82,14 @@ def _name_cell(name: str, row: Mapping[str, Any]) -> Cell:
     return Cell(shortened(title, _LONGEST), method_title(name), "failed" if failed(row) else "", small)
 
 
-def _cell(one: Score, mark: Mark | None, q95: float | None, seeds: int) -> Cell:
+def _cell(entry: Table, row: Mapping[str, Any], column: str, mark: Mark | None) -> Cell:
+    one, q95 = row_score(row, column), _q95(entry, row, column)
     if one.mean is None:
         return Cell(MISSING)
     at_floor = q95 is not None and one.mean <= q95
     signs = [_FLOOR_MARK] * at_floor + [_NEAR_MARK] * (mark == "near")
-    return Cell(" ".join([*signs, number(one.mean)]), one.mean, mark or "", _spread(one, seeds))
+    text = " ".join([*signs, number(one.mean)])
+    return Cell(text, one.mean, mark or "", _spread(one, seeds_of(entry)), _own_floor(row, column))
 
 
 def _spread(one: Score, seeds: int) -> str:
@@ -112,12 +113,34 @@ def _q95(entry: Table, row: Mapping[str, Any], column: str) -> float | None:
     return _floor(row.get(f"{column}_floor", _common_floor(entry, column)))[1]
 
 
+def has_own_floors(entry: Table) -> bool:
+    """Whether some of its rows have a floor that is not that of all."""
+    return any(_own_floor(row, column) for row in entry["rows"].values() for column in entry["columns"])
+
+
+def _own_floor(row: Mapping[str, Any], column: str) -> str:
+    """The floor of this row alone, in words; nothing where it has none."""
+    expected, q95 = _floor(row.get(f"{column}_floor"))
+    if expected is None:
+        return ""
+    return f"floor of this row: {number(expected)}" + ("" if q95 is None else f"; 95 % below {number(q95)}")
+
+
 def _floor_rows(entry: Table, columns: Sequence[str]) -> list[list[Cell]]:
     floors = [_floor(_common_floor(entry, column)) for column in columns]
     if all(value is None for pair in floors for value in pair):
         return []
     names = "floor", "95 % below"
     return [[Cell(name), *(Cell(number(pair[i])) for pair in floors)] for i, name in enumerate(names)]
+
+
+def footnotes(entry: Table) -> str:
+    """What the names of columns and rows do not say, as a list; nothing where they say it all."""
+    return _listed([escaped(note) for note in (*column_notes(entry["columns"]), *method_notes(entry["rows"]))])
+
+
+def _listed(lines: Sequence[str]) -> str:
+    return f'<ul class="notes">{"".join(f"<li>{line}</li>" for line in lines)}</ul>' if lines else ""
 
 
 def failures(entry: Table) -> str:
@@ -127,14 +150,14 @@ def failures(entry: Table) -> str:
         row = entry["rows"][name]
         if failed(row):
             reason = shortened(str(row.get("reason") or "no reason given"), _LONGEST_REASON)
-            lines.append(f"<li><strong>{escaped(method_title(name))}</strong> failed: {escaped(reason)}</li>")
-    return f'<ul class="notes">{"".join(lines)}</ul>' if lines else ""
+            lines.append(f"<strong>{escaped(method_title(name))}</strong> failed: {escaped(reason)}")
+    return _listed(lines)
 
 
 def paper_table(entry: Table) -> str:
-    """Our numbers beside those of the paper; nothing where it has none."""
+    """Our numbers beside those of the paper; nothing where no method has both."""
     paper = entry.get("paper") or {}
-    rows = [name for name in methods_of(paper) if isinstance(paper[name], Mapping)]
+    rows = [name for name in methods_of(paper) if isinstance(paper[name], Mapping) and name in entry["rows"]]
     columns = [column for column in entry["columns"] if any(column in paper[name] for name in rows)]
     if not rows or not columns:
         return ""
@@ -143,11 +166,11 @@ def paper_table(entry: Table) -> str:
         heads += [_head(column), Column("paper", hint=f"{column_title(column)} as the paper has it")]
     body = []
     for name in rows:
-        ours = entry["rows"].get(name) or {}
+        ours = entry["rows"][name]
         cells = [_name_cell(name, ours)]
         for column in columns:
             cells += [
-                _plain(score(ours.get(column)), _seeds(entry)),
+                _plain(score(ours.get(column)), seeds_of(entry)),
                 _plain(score(paper[name].get(column)), 2, "paper"),
             ]
         body.append(cells)

@@ -12,16 +12,17 @@ from fcal.training.randomness import derived_seed, seed_everything
 Batch: TypeAlias = Mapping[str, Any]
 Place: TypeAlias = tuple[int, int]  # epoch, and batches of it that are done
 _NAMES = ("input", "target", "valid_mask")
+_MORE = "for more use a mapping with the keys 'input', 'target', and perhaps 'valid_mask' and 'weight'"
 
 
 def as_batch(found: Any) -> Batch:
     """A batch as a mapping with ``"input"`` and ``"target"``.
 
     Args:
-        found: Such a mapping, or a tuple ``(input, target)`` or ``(input, target, valid_mask)``.
+        found: Such a mapping, or a tuple ``(input, target)`` or ``(input, target, valid_mask)``; the mask is boolean.
 
     Raises:
-        TypeError: Anything else.
+        TypeError: Anything else, also a third part that is no mask, such as weights: these need a mapping.
         ValueError: A mapping without these keys.
 
     Example:
@@ -33,9 +34,22 @@ def as_batch(found: Any) -> Batch:
             if name not in found:
                 raise ValueError(f"expected a batch with 'input' and 'target', got {', '.join(map(repr, found))}")
         return found
-    if isinstance(found, tuple | list) and len(found) in (2, 3):
-        return dict(zip(_NAMES, found, strict=False))
-    raise TypeError(f"expected a batch as a mapping or a tuple (input, target), got {type(found).__name__}")
+    if not isinstance(found, tuple | list):
+        raise TypeError(f"expected a batch as a mapping or a tuple (input, target), got {type(found).__name__}")
+    if len(found) not in (2, 3):
+        raise TypeError(
+            f"expected a batch of (input, target) or (input, target, valid_mask), got {len(found)} parts; {_MORE}"
+        )
+    if len(found) == 3 and found[2] is not None:
+        _check_mask(found[2])
+    return dict(zip(_NAMES, found, strict=False))
+
+
+def _check_mask(third: Any) -> None:
+    """Weights or numbers of rows would else pass for a mask."""
+    if not isinstance(third, Tensor) or third.dtype != torch.bool:
+        shown = f"one of {third.dtype}" if isinstance(third, Tensor) else type(third).__name__
+        raise TypeError(f"expected a third part of a batch to be a boolean valid_mask, got {shown}; {_MORE}")
 
 
 def rows_of(batch: Batch) -> int:

@@ -2,7 +2,8 @@
 # ruff: noqa: ARG002 - Lightning dictates the signatures of hooks
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 from torch import Tensor
@@ -13,6 +14,7 @@ from fcal.metrics import Calibration
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
     from lightning.pytorch.callbacks import ModelCheckpoint
+    from lightning.pytorch.utilities.exceptions import MisconfigurationException
 except ModuleNotFoundError as error:
     raise ImportError("expected lightning for training; pip install 'fcal[train]'") from error
 
@@ -104,6 +106,9 @@ class BestCalibration(ModelCheckpoint):  # type: ignore[misc]
         prefix: As there.
         **options: Of Lightning's ``ModelCheckpoint``.
 
+    Raises:
+        ValueError: At the end of the first epoch, where nothing has logged the metric.
+
     Example:
         >>> from fcal.training import BestCalibration
         >>> BestCalibration("runs/mine", "crps").monitor
@@ -115,3 +120,27 @@ class BestCalibration(ModelCheckpoint):  # type: ignore[misc]
     ) -> None:
         settled = {"monitor": f"{prefix}{metric}", "mode": "min", "save_top_k": 1, "filename": f"best-{metric}"}
         super().__init__(dirpath=folder, enable_version_counter=False, **(settled | options))
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Keep the checkpoint, where it is the best so far."""
+        with self._explained(trainer):
+            super().on_validation_end(trainer, pl_module)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Keep the checkpoint, where Lightning is told to look for the best one only here."""
+        with self._explained(trainer):
+            super().on_train_epoch_end(trainer, pl_module)
+
+    @contextmanager
+    def _explained(self, trainer: Trainer) -> Iterator[None]:
+        """Lightning asks for a ``log`` in the user's module, which is not what is missing."""
+        try:
+            yield
+        except MisconfigurationException as error:
+            logged = trainer.callback_metrics
+            if self.monitor in logged:
+                raise
+            raise ValueError(
+                f"expected `callbacks` with a CalibrationLogger beside BestCalibration, to log {self.monitor!r}, got "
+                f"{', '.join(map(repr, logged)) or 'nothing'} logged"
+            ) from error

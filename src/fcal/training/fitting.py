@@ -19,7 +19,7 @@ from fcal.training.batches import Batches
 from fcal.training.configuration import TRAINED, FitConfig
 from fcal.training.folders import alone_in
 from fcal.training.module import Training, description
-from fcal.training.objectives import Objective
+from fcal.training.objectives import Objective, check_objective
 from fcal.training.objectives import objective as objective_of
 from fcal.training.randomness import random_state_kept
 from fcal.training.record import Record
@@ -68,7 +68,8 @@ def fit(
         objective: ``objective(model, batch)`` is a mapping of named scalars whose sum is minimised; the mean negative
             log-likelihood where None.
         train: Dataset whose items, collated, are mappings with ``"input"`` and ``"target"`` (also ``"valid_mask"``,
-            ``"weight"``) or tuples ``(input, target)``. Its ``__getitems__(indices)``, if any, gives a whole batch.
+            ``"weight"``) or tuples ``(input, target)`` or ``(input, target, valid_mask)``. Its
+            ``__getitems__(indices)``, if any, gives a whole batch.
         validation: Dataset on which every epoch is judged; where None, the weights of the last epoch stay.
         config: How to train.
         folder: Where checkpoints and logs go; nothing is written where None.
@@ -81,7 +82,8 @@ def fit(
         How it went. The model has the weights of the epoch with the smallest ``config.monitor``.
 
     Raises:
-        Diverged: A term of the objective is no longer finite.
+        Diverged: A term of the objective is no longer finite, or torch refuses the law that the model makes. In the
+            first step a law of finite but impossible parameters is the network's own mistake, a ``ValueError``.
         ValueError: A folder that holds another training, a damaged checkpoint, or data that do not fit.
 
     Example:
@@ -118,8 +120,8 @@ def fit(
 def _check(model: Any, objective: Any, config: Any, resume: Any, folder: Any, callbacks: Any) -> None:
     if not isinstance(model, nn.Module):
         raise TypeError(f"expected `model` a torch.nn.Module, got {type(model).__name__}")
-    if objective is not None and (isinstance(objective, type) or not callable(objective)):
-        raise TypeError(f"expected `objective` to call with model and batch, got {objective!r}")
+    if objective is not None:
+        check_objective(objective)
     if not isinstance(config, FitConfig):
         raise TypeError(f"expected `config` a FitConfig, got {type(config).__name__}")
     if check_flag("resume", resume) and folder is None:

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch.distributions import Distribution
 from fcal._config import as_plain
 from fcal.training.batches import Batch, rows_of
 from fcal.training.configuration import MONITORS, TRAINED, FitConfig
+from fcal.training.laws import Refusal, is_finite, is_sane, refusal_of
 from fcal.training.objectives import Objective, Terms
 from fcal.training.predicting import in_format
 from fcal.training.randomness import derived_seed, generators_in, seed_everything
@@ -27,12 +28,8 @@ except ModuleNotFoundError as error:
 
 
 _SUM = "loss"  # what the sum of the terms is called in logs
-_INNER = ("base_dist", "_mixture_distribution", "_component_distribution")
+_BEFORE_TRAINING = "no weight has changed yet, so look at the network and its input first"
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-# Torch refuses parameters of a law by name, and shows them. A real number is refused only where it is none at all.
-_NOT_FINITE = re.compile(
-    r"satisfy the constraint (Real\(\)|Independent(Constraint)?\(Real|[^\n]*\n(?s:.*)\b(nan|inf)\b)"
-)
 
 
 class Training(LightningModule):  # type: ignore[misc]
@@ -115,9 +112,23 @@ class Training(LightningModule):  # type: ignore[misc]
         """A refusal of numbers that the model itself made is a divergence; any other is the user's."""
         if isinstance(error, StopIteration):  # Lightning would take it for the end of the data
             return RuntimeError("expected model and objective to return, got a StopIteration from them")
-        if _is_finite(batch["input"]) and not _is_sane(self.model, batch["input"]):
+        refusal = refusal_of(error)
+        if refusal is not None:
+            return self._of_refusal(refusal, batch)
+        if is_finite(batch["input"]) and not is_sane(self.model, batch["input"]):
             return Diverged(self.record.step, "prediction", math.nan)
         return error
+
+    def _of_refusal(self, refusal: Refusal, batch: Batch) -> Exception:
+        """A law that torch refuses: by training, unless the data or the network as it was given made it so."""
+        step = self.record.step
+        if not is_finite(batch["input"]):
+            return ValueError(f"expected `input` of finite numbers, got a batch of which the model made {refusal}")
+        if step == 0 and refusal.is_finite:
+            return ValueError(f"expected `model` to make a law, got {refusal}; {_BEFORE_TRAINING}")
+        hint = "" if step else f"; {_BEFORE_TRAINING}"
+        why = f"prediction is no law after {step} steps: {refusal}{hint}"
+        return Diverged(step, "prediction", refusal.value, why)
 
     def on_validation_epoch_start(self) -> None:
         """Begin to collect."""
@@ -216,37 +227,6 @@ def _plain(terms: Terms) -> dict[str, float]:
             raise TypeError(f"expected `objective` to return scalar tensors, got {name!r} of {shown}")
     values = [term.detach() for term in terms.values()]
     return dict(zip(terms, torch.stack(values).tolist() if len(values) > 1 else [values[0].item()], strict=True))
-
-
-def _is_finite(given: Any) -> bool:
-    return not isinstance(given, Tensor) or bool(given.isfinite().all())
-
-
-def _is_sane(model: nn.Module, given: Any) -> bool:
-    """Whether a model's parameters and those of the law that it makes of an input are finite."""
-    if not all(_is_finite(parameter) for parameter in model.parameters()):
-        return False
-    try:
-        with torch.no_grad():
-            pred = model(given)
-    except ValueError as error:
-        return not _NOT_FINITE.search(str(error))
-    except Exception:  # whatever it is, it says nothing of numbers; what was raised first counts
-        return True
-    return all(_is_finite(x) for x in _parameters(pred))
-
-
-def _parameters(pred: Any) -> Iterator[Any]:
-    """What a law was made of. Not its mean or spread: some laws have none, and say so by a NaN."""
-    if not isinstance(pred, Distribution):
-        yield pred
-        return
-    for name in getattr(pred, "arg_constraints", {}):
-        value = vars(pred).get(name)
-        yield value.clamp(min=0) if name == "logits" and isinstance(value, Tensor) else value  # -inf is a share of 0
-    for name in _INNER:
-        if isinstance(vars(pred).get(name), Distribution):
-            yield from _parameters(vars(pred)[name])
 
 
 def _check_all_came(what: str, seen: int, expected: int) -> None:

@@ -1,5 +1,6 @@
 """What is minimised: named terms whose sum is the loss."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -234,6 +235,57 @@ def objective(config: ObjectiveConfig | None = None) -> Objective:
     if isinstance(made, TermOf | Mixed):
         made.config = options
     return made
+
+
+def check_objective(given: Any) -> None:
+    """Refuse what is no objective but is easily taken for one, and say how to make one of it.
+
+    Raises:
+        TypeError: A config, a name, a loss of prediction and target, or nothing to call.
+
+    Example:
+        >>> check_objective(ObjectiveConfig())
+        Traceback (most recent call last):
+        ...
+        TypeError: expected `objective` to call with model and batch, got an ObjectiveConfig; pass objective(config)
+    """
+    if isinstance(given, ObjectiveConfig):
+        shown = "an ObjectiveConfig; pass objective(config)"
+    elif isinstance(given, str):
+        shown = f"{given!r}; pass objective(ObjectiveConfig(name={given!r}))"
+    elif _is_loss(given):
+        shown = _shown_loss(given)
+    elif isinstance(given, type) or not callable(given):
+        shown = repr(given)
+    else:
+        return
+    raise TypeError(f"expected `objective` to call with model and batch, got {shown}")
+
+
+def _is_loss(given: Any) -> bool:
+    """Whether it is called with a prediction and a target, as losses of this library and of torch are."""
+    first, second, *_ = (*_arguments(given), "", "")
+    return first in ("pred", "input") and second == "target"
+
+
+def _arguments(given: Any) -> list[str]:
+    """Names of what something is called with; none where it does not say."""
+    called = getattr(given, "forward", given)  # a module's own call says nothing
+    try:
+        names = list(inspect.signature(called).parameters)
+    except (TypeError, ValueError):  # nothing to call, or something built in
+        return []
+    return [name for name in names if name != "self"]
+
+
+def _shown_loss(loss: Any) -> str:
+    """A loss, and how to make an objective of it; one of this library's modules takes masks and weights."""
+    kind = loss if isinstance(loss, type) else type(loss)
+    name = getattr(loss, "__name__", kind.__name__)
+    wrapped = f"lambda model, batch: {{{name!r}: loss(model(batch['input']), batch['target']).mean()}}"
+    if issubclass(kind, nn.Module) and "valid_mask" in _arguments(loss):
+        wrapped = f"fcal.training.objectives.TermOf({name!r}, loss)"
+    return f"{name}, a loss of prediction and target; pass {wrapped}"
 
 
 def _fcal(config: ObjectiveConfig) -> Objective:

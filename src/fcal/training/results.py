@@ -38,12 +38,18 @@ class Fit:
 
 
 class Diverged(RuntimeError):  # noqa: N818 - it is a result, too: tables show it
-    """Training left the finite numbers.
+    """Training left the finite numbers, or the model no longer makes a law that torch accepts.
 
     Attributes:
         step: Number of optimizer steps that were done.
         term: Which term of the objective is not finite, or ``"prediction"`` where there was none to compute.
-        value: What it is.
+        value: What it is; of a law that torch refused, the first number at fault.
+
+    Args:
+        step: Likewise.
+        term: Likewise.
+        value: Likewise.
+        why: What the message says in place of these three.
 
     Example:
         >>> from fcal.training import Diverged
@@ -53,8 +59,8 @@ class Diverged(RuntimeError):  # noqa: N818 - it is a result, too: tables show i
         fcal.training.results.Diverged: training diverged: mmd = nan after 12 steps
     """
 
-    def __init__(self, step: int, term: str, value: float) -> None:
-        super().__init__(f"training diverged: {term} = {value} after {step} steps")
+    def __init__(self, step: int, term: str, value: float, why: str = "") -> None:
+        super().__init__(f"training diverged: {why or f'{term} = {value} after {step} steps'}")
         self.step = step
         self.term = term
         self.value = value

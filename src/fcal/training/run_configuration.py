@@ -10,6 +10,10 @@ from fcal.training.configuration import FitConfig
 from fcal.training.objectives import ObjectiveConfig
 
 
+class ConfigError(ValueError):
+    """What a config asks for cannot be had, although each of its values is of the right kind; names the dotted key."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
     """Which data: a name from :func:`fcal.data.names` and the options of its factory.

@@ -23,7 +23,7 @@ from fcal.training.objectives import objective
 from fcal.training.predicting import Predicted, predict
 from fcal.training.randomness import derived_seed, random_state_kept, seed_everything
 from fcal.training.results import Fit
-from fcal.training.run_configuration import RecalibrationConfig, RunConfig
+from fcal.training.run_configuration import ConfigError, RecalibrationConfig, RunConfig
 from fcal.training.sums import SUMS, check_sums, write_sums
 from fcal.training.validation import Validation
 from fcal.training.weights import read_weights, write_weights
@@ -218,7 +218,8 @@ def _begin(config: RunConfig, place: Path) -> None:
 
 def _new_model(config: RunConfig) -> nn.Module:
     """The network with its first weights, which depend on the seed alone."""
-    factory, options = models.factory(config.model.name), config.model.options
+    with _said_of("model.name"):
+        factory, options = models.factory(config.model.name), config.model.options
     with _said_of("model.options"), random_state_kept():
         _check_options("model.options", factory, options)
         seed_everything(derived_seed("weights", config.seed))
@@ -230,7 +231,8 @@ def _new_model(config: RunConfig) -> nn.Module:
 
 def _splits(config: RunConfig) -> data.Splits:
     """The data, as far as can be told before the work: all parts there, and enough rows to judge by."""
-    factory, options = data.factory(config.data.name), config.data.options
+    with _said_of("data.name"):
+        factory, options = data.factory(config.data.name), config.data.options
     with _said_of("data.options"):
         _check_options("data.options", factory, options)
         splits = data.by_name(config.data.name, **options)
@@ -255,14 +257,12 @@ def _length(part: str, dataset: Any) -> int:
 
 
 @contextmanager
-def _said_of(table: str) -> Iterator[None]:
-    """Say of a refusal which table of the config it is about, where it does not say so itself."""
+def _said_of(key: str) -> Iterator[None]:
+    """Say of a refusal which key of the config it is about, where it does not say so itself."""
     try:
         yield
     except (ValueError, TypeError) as error:
-        if table in str(error):
-            raise
-        raise ValueError(f"{table}: {error}") from error
+        raise ConfigError(str(error) if key in str(error) else f"{key}: {error}") from error
 
 
 def _check_options(table: str, factory: Any, options: Mapping[str, Any]) -> None:
@@ -281,10 +281,18 @@ def _check_options(table: str, factory: Any, options: Mapping[str, Any]) -> None
 def _first_model(config: RunConfig) -> nn.Module:
     model = _new_model(config)
     if config.model.start_from:
-        source = Path(config.model.start_from)
-        check_sums(source, only=WEIGHTS)
-        read_weights(source / WEIGHTS, model)
+        with _said_of("model.start_from"):
+            _read_first_weights(Path(config.model.start_from), model)
     return model
+
+
+def _read_first_weights(source: Path, model: nn.Module) -> None:
+    if not (source / SUMS).is_file():
+        shown = f"{source}, which has no {SUMS}: not finished?" if source.is_dir() else f"no folder {source}"
+        needed = f"the folder of a finished run, with {WEIGHTS} and {SUMS}"
+        raise ValueError(f"expected `model.start_from` {needed}, got {shown}")
+    check_sums(source, only=WEIGHTS)
+    read_weights(source / WEIGHTS, model)
 
 
 def _judged(config: RunConfig, model: nn.Module, splits: data.Splits, place: Path) -> dict[str, Any]:

@@ -47,7 +47,12 @@ def check_fits(source: object, state: Mapping[str, Tensor], model: nn.Module) ->
     """
     own = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     for name in {**own, **state}:
-        there = tuple(state[name].shape) if name in state else None
-        if own.get(name) != there:
-            shown = f"got {name} of shape {there}, not {own.get(name)}"
-            raise ValueError(f"expected {source} with weights of this network, {shown}")
+        here, there = own.get(name), tuple(state[name].shape) if name in state else None
+        if here != there:
+            raise ValueError(f"expected {source} with weights of this network, got {_unlike(name, there, here)}")
+
+
+def _unlike(name: str, there: tuple[int, ...] | None, here: tuple[int, ...] | None) -> str:
+    if there is None:
+        return f"no {name}, of shape {here} here"
+    return f"{name} of shape {there}, " + ("which it does not have" if here is None else f"not {here}")
