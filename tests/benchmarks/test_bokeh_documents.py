@@ -72,6 +72,23 @@ def test_paired_counts_only_seeds_outside_the_band():
     assert pair["ece_q"] == pytest.approx([0.481, -0.2])
 
 
+def test_paired_with_the_likelihood_trained_as_long_takes_its_first_repetition():
+    candidates = [
+        {"options": {"repetition": repetition}, "status": "done", "test": {"ece_q": error, "l1_gt": 0.5, "nll": 0.5}}
+        for repetition, error in ((0, 0.01), (1, 0.3), (2, 0.05))
+    ]
+    nll = [result(ece_q=0.019) | {"candidates": candidates, "chosen": 0}]
+    one = made_up(nll=nll, fcal_kl=[result(ece_q=0.1)], fcal_wass=[result(ece_q=0.4)])
+    pairs = {name: (pair["outside_band"], pair["below"]) for name, pair in one["paired"].items()}
+    assert pairs == {
+        "fcal_kl - nll": (0, 0),
+        "fcal_kl - nll trained as long": (1, 1),
+        "fcal_wass - nll": (0, 0),
+        "fcal_wass - nll trained as long": (1, 0),
+    }
+    assert verdicts(one)["... for as many epochs (NLL may choose to stop earlier)"] == "not reproduced"
+
+
 def test_ablation_claims_follow_their_rules():
     points = [{"x": k, "ece_q": value} for k, value in ((10, 0.4), (50, 0.3), (75, 0.1), (100, 0.2))]
     (found,) = claims.ablation_claims({"k": {"series": {"fixed_lam": points}, "noise": "a", "regime": "b"}})
