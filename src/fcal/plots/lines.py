@@ -17,6 +17,7 @@ _MARKS = "osD^vPX*"
 _LONGEST_NAME = 44
 _APART = 0.055  # of the axis; ticks nearer than that to the one before have no room for their numbers
 _MOST_TICKS = 12
+_DECADES = 2.5
 _FACTOR = 3
 _SMALL = 7.5
 
@@ -186,7 +187,9 @@ def _plain_numbers(axis: Any, places: Sequence[float] = ()) -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())
     if not 2 <= len(places) <= _MOST_TICKS:
-        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        low, high = axis.get_view_interval()
+        crowded = axis.axis_name == "x" and math.log10(high / low) > _DECADES  # numbers side by side need their width
+        axis.set_major_locator(LogLocator(subs=(1.0,) if crowded else (1.0, 2.0, 5.0)))
         return
     kept = [places[0]]
     for place in places[1:]:
