@@ -8,16 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from fcal import data, models
 from fcal.cli import main
 
 PLUGIN = Path(__file__).parent.parent / "training" / "toys.py"
-
-
-@pytest.fixture(autouse=True)
-def _registries_forget(monkeypatch):
-    for room in (models, data):
-        monkeypatch.setattr(room._FACTORIES, "_entries", dict(room._FACTORIES._entries))
+pytestmark = pytest.mark.usefixtures("names_forgotten")
 
 
 @pytest.fixture

@@ -9,16 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from fcal import data, models
 from fcal.cli import main
 
 TOYS = Path(__file__).parent.parent / "training" / "toys.py"
-
-
-@pytest.fixture(autouse=True)
-def _registries_forget(monkeypatch):
-    for room in (models, data):
-        monkeypatch.setattr(room._FACTORIES, "_entries", dict(room._FACTORIES._entries))
+pytestmark = pytest.mark.usefixtures("names_forgotten")
 
 
 @pytest.fixture
