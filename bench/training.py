@@ -16,10 +16,10 @@ from measuring import BLOCKS, Row, main, medians
 from rich.console import Console
 from torch import Tensor, nn
 
+from fcal._datasets import Batch
 from fcal.data import Bokeh, BokehConfig
 from fcal.models import ConvNet
 from fcal.training import FitConfig, ObjectiveConfig, fit, objective
-from fcal.training.batches import Batch
 from fcal.training.objectives import Terms
 
 BATCH = 64

@@ -178,7 +178,7 @@ def test_joined_predictions_are_those_of_the_whole():
         StudentT,
     )
 
-    from fcal.training.predicting import joined
+    from fcal.distributions.joining import joined
 
     generator = torch.Generator().manual_seed(0)
     a, b, c = torch.randn(3, 7, 2, generator=generator)

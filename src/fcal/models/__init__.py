@@ -8,8 +8,9 @@ from torch import nn
 from fcal._registry import Registry
 from fcal.models.convnet import ConvNet
 from fcal.models.heads import NormalHead, PointHead
+from fcal.models.predicting import Predicted, predict
 
-__all__ = ["ConvNet", "NormalHead", "PointHead", "by_name", "factory", "names", "register"]
+__all__ = ["ConvNet", "NormalHead", "PointHead", "Predicted", "by_name", "factory", "names", "predict", "register"]
 
 _FACTORIES: Registry[Callable[..., nn.Module]] = Registry("model")
 _FACTORIES.add("convnet", ConvNet)

@@ -3,11 +3,12 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from fcal._datasets import as_batch
+from fcal.models.predicting import Predicted, predict
 from fcal.training import objectives
-from fcal.training.batches import Batches, as_batch
+from fcal.training.batches import Batches
 from fcal.training.configuration import FitConfig
 from fcal.training.objectives import Objective, ObjectiveConfig, objective
-from fcal.training.predicting import Predicted, predict
 from fcal.training.results import Diverged, Fit
 from fcal.training.run_configuration import DataConfig, ModelConfig, RecalibrationConfig, RunConfig
 

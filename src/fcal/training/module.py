@@ -10,16 +10,16 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from fcal._config import as_plain
-from fcal.training.batches import Batch, rows_of
+from fcal._datasets import Batch, rows_of
+from fcal.models.predicting import in_format, prediction
 from fcal.training.configuration import MONITORS, TRAINED, FitConfig
 from fcal.training.laws import Refusal, is_finite, is_sane, refusal_of
 from fcal.training.objectives import Objective, Terms
-from fcal.training.predicting import in_format
 from fcal.training.randomness import derived_seed, generators_in, seed_everything
 from fcal.training.record import Record
 from fcal.training.results import Diverged
 from fcal.training.schedules import OPTIMIZERS, rate_factor
-from fcal.training.validation import Validation, prediction
+from fcal.training.validation import Validation
 
 try:
     from lightning.pytorch import LightningModule

@@ -12,8 +12,8 @@ from torch.distributions import Distribution
 
 from fcal import losses
 from fcal._checks import check_count, check_flag, check_integer, check_number
+from fcal._datasets import Batch
 from fcal._registry import Registry
-from fcal.training.batches import Batch
 from fcal.training.validation import mean_of
 
 Terms: TypeAlias = Mapping[str, Tensor]

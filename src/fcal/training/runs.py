@@ -17,10 +17,10 @@ from fcal import data, models, recalibration
 from fcal._config import as_plain, difference, read_config, to_toml, unknown_key
 from fcal._files import atomic_path, provenance, writable_folder, write_json
 from fcal.metrics import evaluate
+from fcal.models.predicting import Predicted, predict
 from fcal.training.fitting import fit
 from fcal.training.folders import alone_in, removed_if_empty, undone_if_refused
 from fcal.training.objectives import objective
-from fcal.training.predicting import Predicted, predict
 from fcal.training.randomness import derived_seed, random_state_kept, seed_everything
 from fcal.training.results import Fit
 from fcal.training.run_configuration import ConfigError, RecalibrationConfig, RunConfig

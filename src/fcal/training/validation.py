@@ -1,17 +1,14 @@
 """Numbers of a validation set, batch by batch."""
 
-from typing import Any
-
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.distributions import Cauchy, Distribution, HalfCauchy
 
+from fcal._datasets import Batch, rows_of
 from fcal.metrics.evaluation import checked_grid
 from fcal.metrics.gathering import gathered
 from fcal.metrics.reporting import Options, report_of
 from fcal.metrics.state import State, empty_state
-from fcal.training.batches import Batch, rows_of
 
 _DF, _BINS = 75, 20
 _OF_REPORT = (
@@ -113,11 +110,3 @@ def mean_of(pred: Distribution | Tensor) -> Tensor | None:
 def _beside(mask: Tensor, target: Tensor) -> Tensor:
     """A mask of rows as one of targets."""
     return mask.reshape(mask.shape + (1,) * (target.dim() - mask.dim())).expand(target.shape)
-
-
-def prediction(model: torch.nn.Module, given: Any) -> Distribution | Tensor:
-    """What a model says, which must be a distribution or a tensor."""
-    pred = model(given)
-    if not isinstance(pred, Distribution | Tensor):
-        raise TypeError(f"expected `model` to return a Distribution or a tensor, got {type(pred).__name__}")
-    return pred

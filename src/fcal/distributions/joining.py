@@ -1,0 +1,81 @@
+"""Predictions of several rows as one prediction, some rows of one, and one with other parameters."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, Independent
+
+from fcal.distributions.law import law_of
+
+Prediction = Distribution | Tensor
+
+
+def joined(preds: Sequence[Prediction]) -> Prediction:
+    """Predictions of consecutive rows as one.
+
+    Raises:
+        TypeError: A family that is not registered.
+
+    Example:
+        >>> from torch.distributions import Normal
+        >>> joined([Normal(torch.zeros(2), 1.0), Normal(torch.ones(1), 2.0)])
+        Normal(loc: torch.Size([3]), scale: torch.Size([3]))
+    """
+    first = preds[0]
+    if isinstance(first, Tensor):
+        return torch.cat([pred for pred in preds if isinstance(pred, Tensor)])
+    leaves = [_leaves(pred) for pred in preds if isinstance(pred, Distribution)]
+    return _with(first, [torch.cat(same) for same in zip(*leaves, strict=True)])
+
+
+def taken(pred: Prediction, rows: Tensor) -> Prediction:
+    """The prediction of some rows, in the order asked for.
+
+    Args:
+        pred: Prediction of a registered family, or a tensor.
+        rows: Indices into its first dimension.
+
+    Example:
+        >>> from torch.distributions import Normal
+        >>> taken(Normal(torch.tensor([1.0, 2.0, 3.0]), 1.0), torch.tensor([2, 0])).loc
+        tensor([3., 1.])
+    """
+    if isinstance(pred, Tensor):
+        return pred[rows]
+    return _with(pred, [leaf[rows] for leaf in _leaves(pred)])
+
+
+def with_parameters(pred: Distribution, **changed: Tensor) -> Distribution:
+    """The same prediction, but for some parameters of its family.
+
+    Args:
+        pred: Prediction of a registered family.
+        changed: New values by the family's names, such as ``loc`` or ``scale``, that broadcast with the others.
+
+    Example:
+        >>> from torch.distributions import Normal
+        >>> with_parameters(Normal(torch.zeros(2), 1.0), loc=torch.tensor([3.0, 4.0])).mean
+        tensor([3., 4.])
+    """
+    law = law_of(pred)
+    values = (changed.get(name, value) for name, value in zip(law.family.parameters, law.parameters, strict=True))
+    return _wrapped(law._replace(parameters=tuple(values)).distribution(), pred)
+
+
+def _leaves(pred: Distribution) -> list[Tensor]:
+    """Every tensor of a prediction, with the shape of what is predicted."""
+    law = law_of(pred)
+    shape = pred.batch_shape + pred.event_shape
+    elements = shape[: len(shape) - law.family.event_dim]
+    return [leaf.reshape(*elements, *leaf.shape[1:]) for leaf in law.leaves(elements)]
+
+
+def _with(pred: Distribution, leaves: Sequence[Tensor]) -> Distribution:
+    """The same kind of prediction with other tensors."""
+    return _wrapped(law_of(pred).with_leaves(leaves).distribution(), pred)
+
+
+def _wrapped(law: Distribution, like: Distribution) -> Distribution:
+    outer = len(like.event_shape) - len(law.event_shape)
+    return Independent(law, outer, validate_args=False) if outer else law

@@ -1,0 +1,96 @@
+"""Predictions of a whole dataset."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from fcal._checks import check_integer
+from fcal._datasets import fetched, length_of
+from fcal.distributions.joining import joined
+
+
+class Predicted(NamedTuple):
+    """A prediction of all rows of a dataset, in their order, and their targets.
+
+    Example:
+        >>> from fcal.models import predict
+        >>> data = torch.utils.data.TensorDataset(torch.zeros(3, 1), torch.ones(3, 1))
+        >>> predict(torch.nn.Identity(), data).target.sum()
+        tensor(3.)
+    """
+
+    pred: Distribution | Tensor
+    target: Tensor
+    valid_mask: Tensor | None
+
+
+def predict(
+    model: Callable[[Any], Distribution | Tensor],
+    dataset: Any,
+    *,
+    batch_size: int = 256,
+    channels_last: bool = False,
+) -> Predicted:
+    """Predict a whole dataset, in evaluation mode and without gradient.
+
+    Args:
+        model: Returns a distribution of a registered family, or a tensor. A network keeps its mode.
+        dataset: Its items are mappings with ``"input"`` and ``"target"``, or tuples of these.
+        batch_size: Rows in a batch, at most.
+        channels_last: Memory format of images.
+
+    Example:
+        >>> from fcal.models import predict
+        >>> data = torch.utils.data.TensorDataset(torch.tensor([[1.0], [2.0]]), torch.tensor([[3.0], [4.0]]))
+        >>> predict(torch.nn.Identity(), data, batch_size=1).pred.tolist()
+        [[1.0], [2.0]]
+    """
+    rows, size = length_of(dataset), check_integer("batch_size", batch_size, at_least=1)
+    device = _device_of(model)
+    preds, targets, masks = [], [], []
+    with evaluating(model), torch.no_grad():
+        for piece in torch.arange(rows).tensor_split(-(-rows // size)):
+            batch = fetched(dataset, piece.tolist())
+            given = in_format(batch["input"], channels_last)
+            preds.append(prediction(model, given.to(device) if isinstance(given, Tensor) else given))
+            targets.append(batch["target"].to(device))
+            masks.append(batch.get("valid_mask"))
+    known = [mask.to(device) for mask in masks if mask is not None]
+    return Predicted(joined(preds), torch.cat(targets), torch.cat(known) if known else None)
+
+
+def _device_of(model: Any) -> torch.device:
+    parameters = model.parameters() if isinstance(model, nn.Module) else ()
+    return next((parameter.device for parameter in parameters), torch.device("cpu"))
+
+
+@contextmanager
+def evaluating(model: Any) -> Iterator[None]:
+    """A network in evaluation mode; every part of it gets its own mode back."""
+    modes = [(module, module.training) for module in model.modules()] if isinstance(model, nn.Module) else []
+    for module, _ in modes[:1]:
+        module.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def prediction(model: Callable[[Any], Any], given: Any) -> Distribution | Tensor:
+    """What a model says, which must be a distribution or a tensor."""
+    pred = model(given)
+    if not isinstance(pred, Distribution | Tensor):
+        raise TypeError(f"expected `model` to return a Distribution or a tensor, got {type(pred).__name__}")
+    return pred
+
+
+def in_format(given: Any, channels_last: bool) -> Any:
+    """Images in the memory format that was asked for; anything else as it is."""
+    if not channels_last or not isinstance(given, Tensor) or given.dim() != 4:
+        return given
+    return given.contiguous(memory_format=torch.channels_last)
