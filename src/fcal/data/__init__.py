@@ -8,8 +8,20 @@ from torch.utils.data import Dataset
 
 from fcal._registry import Registry
 from fcal.data.bokeh import Bokeh, BokehConfig, BokehSplits
+from fcal.data.folds import fold_numbers, group_numbers
 
-__all__ = ["Bokeh", "BokehConfig", "BokehSplits", "Splits", "by_name", "factory", "names", "register"]
+__all__ = [
+    "Bokeh",
+    "BokehConfig",
+    "BokehSplits",
+    "Splits",
+    "by_name",
+    "factory",
+    "fold_numbers",
+    "group_numbers",
+    "names",
+    "register",
+]
 
 
 class Splits(Protocol):

@@ -1,0 +1,73 @@
+"""Error bars around a location that comes from elsewhere."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from fcal._datasets import as_batch, fetched
+from fcal.distributions.joining import with_parameters
+from fcal.distributions.law import law_of
+
+
+def location_of(pred: Distribution) -> Tensor:
+    """The location parameter of a prediction, which its error bars are around.
+
+    Raises:
+        ValueError: The family has none.
+
+    Example:
+        >>> from torch.distributions import Normal
+        >>> location_of(Normal(torch.tensor([2.0]), 1.0))
+        tensor([2.])
+    """
+    law = law_of(pred)
+    if law.family.location is None:
+        raise ValueError(f"expected `pred` of a family with a location, for error bars of their own, got {law.name}")
+    return dict(zip(law.family.parameters, law.parameters, strict=True))[law.family.location]
+
+
+def recentred(pred: Distribution, center: Tensor) -> Distribution:
+    """The same prediction around another location.
+
+    Example:
+        >>> from torch.distributions import Normal
+        >>> recentred(Normal(torch.zeros(1), 3.0), torch.tensor([2.0])).loc
+        tensor([2.])
+    """
+    location_of(pred)  # refuses a family without one
+    return with_parameters(pred, **{str(law_of(pred).family.location): center})
+
+
+class Centered:
+    """Some rows of a dataset, as mappings with a further entry ``"center"``.
+
+    Args:
+        dataset: Its items are mappings with ``"input"`` and ``"target"``, or tuples of these.
+        indices: Which rows, in this order.
+        center: A location for every row of ``dataset``, from a model that has not seen the row.
+
+    Example:
+        >>> whole = torch.utils.data.TensorDataset(torch.arange(3.0), torch.arange(3.0))
+        >>> Centered(whole, torch.tensor([2, 0]), torch.tensor([5.0, 6.0, 7.0])).__getitems__([0, 1])["center"]
+        tensor([7., 5.])
+    """
+
+    def __init__(self, dataset: Any, indices: Tensor, center: Tensor) -> None:
+        self.dataset = dataset
+        self.indices = indices
+        self.center = center
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, index: int) -> Mapping[str, Any]:
+        row = int(self.indices[index])
+        return {**as_batch(self.dataset[row]), "center": self.center[row]}
+
+    def __getitems__(self, indices: list[int]) -> Mapping[str, Any]:
+        """A whole batch, stacked."""
+        rows = self.indices[torch.as_tensor(indices)]
+        return {**fetched(self.dataset, rows.tolist()), "center": self.center[rows]}

@@ -1,0 +1,102 @@
+"""Cross-fitting: every row is judged by a model that has not seen it."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Subset
+
+from fcal._checks import check_integer
+from fcal._datasets import fetched, length_of
+from fcal.crossfitting.fitting import fitted
+from fcal.crossfitting.result import CrossFit, check_same_rows, parts_of, predictions
+from fcal.data.folds import fold_numbers
+
+
+def crossfit(
+    fit: Callable[[Any], Any],
+    dataset: Any,
+    *,
+    folds: int = 4,
+    groups: Sequence[Any] | Tensor | None = None,
+    seed: int = 0,
+    batch_size: int = 256,
+    workers: int = 1,
+) -> CrossFit:
+    """Fit a model on all rows and one without each fold, and see how well they know rows that they have not seen.
+
+    A model's errors on the rows it was fitted on are too small, and so are error bars that are calibrated on them.
+    Held-out rows tell the truth, but a model fitted without them is the worse for it. Here every row is held out once
+    and the model that is kept has seen all of them.
+
+    Args:
+        fit: ``fit(rows)`` returns a new model, fitted on a dataset of some rows of ``dataset``. A model is a network,
+            or anything to call with inputs, and returns a distribution.
+        dataset: Has a length; its items are tuples ``(input, target)`` or mappings with ``"input"``, ``"target"`` and
+            perhaps ``"valid_mask"``, in the same order in every pass.
+        folds: Number of folds: the cost is that of ``folds`` fits on all rows but one fold, and of one on all rows.
+        groups: Group of each row; rows of one are held out together. Frames of one sequence, say.
+        seed: Of the draw of folds.
+        batch_size: Rows predicted at once.
+        workers: Processes that fit models; ``fit`` must then be a function that they can import.
+
+    Returns:
+        The models and their predictions; its :meth:`~CrossFit.calibrated` is the model to use.
+
+    Raises:
+        TypeError: A dataset without a length, or a ``fit`` that does not return what it should.
+        ValueError: Fewer rows or groups than folds, a fold without targets, rows in another order in another pass, or
+            a ``fit`` that returns one model twice.
+
+    Example:
+        >>> from torch.distributions import Normal
+        >>> y = torch.tensor([1.0, 3.0, 1.0, 3.0]).unsqueeze(1)
+        >>> def fit(rows):
+        ...     mean = torch.stack([target for _, target in rows]).mean()
+        ...     return lambda x: Normal(mean.expand(x.shape), torch.ones(x.shape))
+        >>> found = fcal.crossfit(fit, torch.utils.data.TensorDataset(y, y), folds=4)
+        >>> found.held_out.mean.squeeze(1)  # of the three other rows
+        tensor([2.3333, 1.6667, 2.3333, 1.6667])
+        >>> found.calibrated().forward(y).scale[0]  # errors of 4/3
+        tensor([1.3333])
+    """
+    rows = length_of(dataset)
+    fold = fold_numbers(rows, folds, groups=groups, seed=seed)
+    target, valid_mask = _targets(dataset, check_integer("batch_size", batch_size, at_least=1))
+    _check_targets(target, valid_mask, fold)
+    parts = [(Subset(dataset, part.tolist()),) for part in parts_of(fold)]
+    full, *without = fitted(fit, parts, workers=workers)
+    held_out, seen, again = predictions(dataset, fold, full, without, batch_size=batch_size)
+    check_same_rows(again.to(target.device), target)
+    return CrossFit(
+        dataset=dataset,
+        fold=fold,
+        full=full,
+        without=tuple(without),
+        held_out=held_out,
+        seen=seen,
+        target=again,
+        valid_mask=valid_mask,
+        batch_size=batch_size,
+        workers=workers,
+    )
+
+
+def _targets(dataset: Any, batch_size: int) -> tuple[Tensor, Tensor | None]:
+    """Targets and masks of all rows, read before the work."""
+    pieces = torch.arange(length_of(dataset)).split(batch_size)
+    batches = [fetched(dataset, piece.tolist()) for piece in pieces]
+    masks = [batch["valid_mask"] for batch in batches if batch.get("valid_mask") is not None]
+    return torch.cat([batch["target"] for batch in batches]), torch.cat(masks) if masks else None
+
+
+def _check_targets(target: Tensor, valid_mask: Tensor | None, fold: Tensor) -> None:
+    """Refuse a fold from which nothing could be learnt."""
+    counts = target.isfinite()
+    if valid_mask is not None:
+        counts = counts & valid_mask.reshape(valid_mask.shape + (1,) * (target.dim() - valid_mask.dim()))
+    there = counts.reshape(len(fold), -1).any(1).double()
+    known = torch.zeros(int(fold.max()) + 1, dtype=there.dtype).index_add(0, fold, there)
+    if bool((known == 0).any()):
+        raise ValueError(f"expected `dataset` with targets in every fold, got none in fold {int(known.argmin())}")

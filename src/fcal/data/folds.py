@@ -1,0 +1,77 @@
+"""Which rows each fold holds out: all about equally many, and never a part of a group."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fcal._checks import check_integer
+
+
+def fold_numbers(rows: int, folds: int, *, groups: Sequence[Any] | Tensor | None = None, seed: int = 0) -> Tensor:
+    """The fold that holds out each row.
+
+    Rows are dealt out at random. With ``groups``, all rows of a group go to one fold: frames of a sequence, readings of
+    a track or houses of a street know of each other, and a fold that holds out only some of them is not new data.
+
+    Args:
+        rows: Number of rows.
+        folds: Number of folds.
+        groups: The group of each row: numbers or strings. Length ``rows``.
+        seed: Of the draw.
+
+    Returns:
+        Numbers from 0 to ``folds - 1``, each of which occurs. Shape ``(rows,)``.
+
+    Raises:
+        ValueError: Fewer rows or groups than folds, or groups of another length.
+
+    Example:
+        >>> fold_numbers(6, 3, groups=["a", "a", "b", "b", "c", "c"]).tolist()
+        [1, 1, 2, 2, 0, 0]
+    """
+    check_integer("rows", rows, at_least=1)
+    check_integer("folds", folds, at_least=2)
+    generator = torch.Generator().manual_seed(check_integer("seed", seed, at_least=0))
+    if groups is None:
+        _check_enough(folds, rows, "rows")
+        dealt = torch.empty(rows, dtype=torch.long)
+        dealt[torch.randperm(rows, generator=generator)] = torch.arange(rows) % folds
+        return dealt
+    members = group_numbers(groups, rows)
+    sizes = torch.bincount(members)
+    _check_enough(folds, len(sizes), "groups")
+    return _dealt_groups(sizes, folds, generator)[members]
+
+
+def _check_enough(folds: int, there: int, what: str) -> None:
+    if there < folds:
+        raise ValueError(f"expected `folds` at most the number of {what}, {there}, got {folds}")
+
+
+def group_numbers(groups: Sequence[Any] | Tensor, rows: int) -> Tensor:
+    """Groups as numbers from 0.
+
+    Example:
+        >>> group_numbers(["b", "a", "b"], 3)
+        tensor([1, 0, 1])
+    """
+    found = groups.cpu().numpy() if isinstance(groups, Tensor) else np.asarray(groups)
+    if found.shape != (rows,):
+        raise ValueError(f"expected `groups` with one entry for each of {rows} rows, got shape {found.shape}")
+    return torch.from_numpy(np.unique(found, return_inverse=True)[1])
+
+
+def _dealt_groups(sizes: Tensor, folds: int, generator: torch.Generator) -> Tensor:
+    """The fold of each group: the largest first, each to the fold with the fewest rows so far; ties by chance."""
+    order = torch.randperm(len(sizes), generator=generator)
+    order = order[sizes[order].argsort(descending=True, stable=True)]
+    filled = [0] * folds
+    fold_of = torch.empty(len(sizes), dtype=torch.long)
+    for group in order.tolist():
+        emptiest = min(range(folds), key=filled.__getitem__)
+        fold_of[group] = emptiest
+        filled[emptiest] += int(sizes[group])
+    return fold_of

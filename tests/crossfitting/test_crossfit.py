@@ -1,0 +1,164 @@
+"""Cross-fitting: held-out predictions are those of models that have not seen the row; the mean stays."""
+
+import pytest
+import torch
+from crossfitting.lines import Line, fit_line, noisy_line
+from torch.distributions import Normal
+from torch.utils.data import TensorDataset
+
+import fcal
+from fcal.crossfitting import levelled, recentred
+
+ONE_LINE = fit_line(noisy_line())
+
+
+@pytest.fixture
+def found():
+    return fcal.crossfit(fit_line, noisy_line(), folds=5)
+
+
+def test_held_out_residuals_of_single_rows_are_those_of_least_squares():
+    data = noisy_line()
+    x, y = data.tensors
+    design = torch.cat([x, torch.ones_like(x)], dim=1)
+    hat = design @ torch.linalg.pinv(design)
+    leave_one_out = (y - hat @ y) / (1 - hat.diagonal().unsqueeze(1))  # the identity of Allen's PRESS
+    found = fcal.crossfit(fit_line, data, folds=len(data))
+    torch.testing.assert_close(y - found.held_out.mean, leave_one_out, rtol=1e-9, atol=1e-12)
+
+
+def test_held_out_rows_keep_their_order(found):
+    x, _ = found.dataset.tensors
+    for number, model in enumerate(found.without):
+        rows = found.fold == number
+        torch.testing.assert_close(found.held_out.mean[rows], model(x[rows]).mean)
+        torch.testing.assert_close(found.held_out.stddev[rows], model(x[rows]).stddev)
+
+
+def test_calibrated_mean_is_exactly_the_full_model(found):
+    x = torch.linspace(-3, 3, 50, dtype=torch.float64).unsqueeze(1)
+    full = fit_line(found.dataset)
+    assert torch.equal(found.calibrated()(x).mean, full(x).mean)
+
+
+def test_calibrated_factor_is_the_rms_of_levelled_residuals(found):
+    x, y = found.dataset.tensors
+    z = (y - found.held_out.mean) / found.full(x).stddev  # one sigma for all: levelled is the full model's
+    torch.testing.assert_close(
+        found.calibrated()(x).stddev[0] / found.full(x).stddev[0], z.square().mean().sqrt()[None]
+    )
+
+
+def test_levelled_scales_have_the_log_mean_of_the_full_ones_in_each_fold():
+    generator = torch.Generator().manual_seed(3)
+    held_out, full = (Normal(torch.zeros(40, 2), torch.rand(40, 2, generator=generator) + 0.1) for _ in range(2))
+    fold = torch.arange(40) % 4
+    scale = levelled(held_out, full, fold).scale
+    for number in range(4):
+        torch.testing.assert_close(scale[fold == number].log().mean(), full.scale[fold == number].log().mean())
+    ratio = scale / held_out.scale
+    torch.testing.assert_close(ratio[fold == 1], ratio[fold == 1][0, 0].expand(10, 2))
+
+
+@pytest.mark.parametrize("repair", ["affine", "isotonic", "conformal", fcal.recalibration.Temperature()])
+def test_calibrated_by_any_repair(found, repair):
+    x, y = found.dataset.tensors
+    assert fcal.nll(found.calibrated(repair)(x), y).isfinite().all()
+
+
+def test_crossfit_corrects_overfitting_of_a_wide_model():
+    """60 % of 40 weights of pure noise: in-sample sigma is far too small; truth within 3 standard errors, 0.3 %."""
+    generator = torch.Generator().manual_seed(5)
+    x = torch.randn(2000, 40, dtype=torch.float64, generator=generator)
+    y = torch.randn(2000, 1, dtype=torch.float64, generator=generator)
+
+    def fit(rows):
+        here = torch.tensor(rows.indices)
+        weights = torch.linalg.lstsq(x[here], y[here]).solution
+        sigma = (y[here] - x[here] @ weights).square().mean().sqrt()
+        return lambda given: Normal(given @ weights, sigma.expand(len(given), 1))
+
+    train = torch.utils.data.Subset(TensorDataset(x, y), range(100))
+    found = fcal.crossfit(lambda part: fit(torch.utils.data.Subset(part, part.indices)), train, folds=10)
+    z = fcal.standardize(found.full(x[100:]), y[100:])
+    repaired = fcal.standardize(found.calibrated()(x[100:]), y[100:])
+    assert z.square().mean() > 2
+    assert 0.7 < repaired.square().mean() < 1.2
+
+
+def test_crossfit_in_processes_is_the_same(found):
+    apart = fcal.crossfit(fit_line, noisy_line(), folds=5, workers=2)
+    assert torch.equal(apart.held_out.mean, found.held_out.mean)
+
+
+def test_with_scales_keeps_means_and_fits_to_held_out_errors(found):
+    def fit_scales(rows, start):
+        batch = rows.__getitems__(list(range(len(rows))))
+        start.sigma.data = (batch["target"] - batch["center"]).square().mean().sqrt()
+        return start
+
+    x, y = found.dataset.tensors
+    scaled = found.with_scales(fit_scales)
+    assert torch.equal(scaled.full(x).mean, found.full(x).mean)
+    assert torch.equal(scaled.held_out.mean, found.held_out.mean)
+    errors = y - found.held_out.mean
+    torch.testing.assert_close(scaled.full(x).stddev[0, 0], errors.square().mean().sqrt())
+    for number in range(5):
+        others = found.fold != number
+        expected = errors[others].square().mean().sqrt()
+        torch.testing.assert_close(scaled.held_out.stddev[~others].unique(), expected[None])
+    assert found.full.sigma != scaled.full.scales.sigma  # copies were trained
+
+
+def test_recentred_refuses_a_family_without_location():
+    with pytest.raises(ValueError, match="expected `pred` of a family with a location, .*, got Gamma"):
+        recentred(torch.distributions.Gamma(torch.ones(2), torch.ones(2)), torch.zeros(2))
+
+
+class Shuffled(TensorDataset):
+    def __getitem__(self, index):
+        return super().__getitem__(int(torch.randint(len(self), ())))
+
+
+@pytest.mark.parametrize(
+    ("fit", "dataset", "options", "message"),
+    [
+        (fit_line, noisy_line(3), {"folds": 4}, "expected `folds` at most the number of rows, 3, got 4"),
+        (fit_line, noisy_line(), {"groups": [0] * 30}, "expected `folds` at most the number of groups, 1, got 4"),
+        (fit_line, Shuffled(*noisy_line().tensors), {}, "expected `dataset` with its rows in the same order"),
+        (lambda _: ONE_LINE, noisy_line(), {}, "expected `fit` to return a new model each"),
+        (fit_line, noisy_line(), {"workers": 0}, "expected `workers`"),
+    ],
+)
+def test_crossfit_refuses(fit, dataset, options, message):
+    with pytest.raises(ValueError, match=message):
+        fcal.crossfit(fit, dataset, **options)
+
+
+def test_crossfit_refuses_shared_weights():
+    weights = torch.nn.Parameter(torch.zeros(2))
+
+    def fit(_):
+        line = Line(torch.tensor(0.0), torch.tensor(0.0), torch.tensor(1.0))
+        line.weights = weights
+        return line
+
+    with pytest.raises(ValueError, match="expected `fit` to return a new model each time"):
+        fcal.crossfit(fit, noisy_line())
+
+
+def test_crossfit_refuses_a_fold_without_targets():
+    x, y = noisy_line().tensors
+    y = torch.where(torch.arange(30).unsqueeze(1) < 10, torch.nan, y)
+    with pytest.raises(ValueError, match="expected `dataset` with targets in every fold, got none in fold"):
+        fcal.crossfit(fit_line, TensorDataset(x, y), folds=3, groups=torch.arange(30) // 10)
+
+
+def test_crossfit_refuses_points():
+    with pytest.raises(TypeError, match="expected `fit` to return a model of distributions, got one that returns a"):
+        fcal.crossfit(lambda _: torch.nn.Linear(1, 1).double(), noisy_line())
+
+
+def test_crossfit_refuses_what_processes_cannot_have():
+    with pytest.raises(TypeError, match="expected `fit` and `dataset` that other processes can be sent, or workers=1"):
+        fcal.crossfit(lambda _: None, noisy_line(), workers=2)
