@@ -75,7 +75,7 @@ def test_every_public_object_has_an_example(name):
     assert ">>> " in documentation or "See :class:" in documentation
 
 
-@pytest.mark.parametrize("name", ["FCalLoss", "nll", "crps", "standardize", "evaluate"])
+@pytest.mark.parametrize("name", ["FCalLoss", "nll", "crps", "standardize", "evaluate", "crossfit", "select_family"])
 def test_surface_names_resolve(name):
     assert callable(getattr(fcal, name))
     assert name in dir(fcal)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fcal import (
         benchmarks,
+        crossfitting,
         data,
         distributions,
         divergences,
@@ -17,27 +18,33 @@ if TYPE_CHECKING:
         reports,
         residuals,
         scores,
+        selection,
         sweeps,
         tables,
         training,
     )
+    from fcal.crossfitting import crossfit
     from fcal.losses import FCalLoss
     from fcal.metrics import evaluate
     from fcal.residuals import standardize
     from fcal.scores import crps, nll
+    from fcal.selection import select_family
 
 __version__ = "0.1.0"
 
 # Names resolve on first use, so that importing fcal stays light.
 _HOME_OF = {
     "FCalLoss": "fcal.losses",
+    "crossfit": "fcal.crossfitting",
     "crps": "fcal.scores",
     "evaluate": "fcal.metrics",
     "nll": "fcal.scores",
+    "select_family": "fcal.selection",
     "standardize": "fcal.residuals",
 }
 _ROOMS = (
     "benchmarks",
+    "crossfitting",
     "data",
     "distributions",
     "divergences",
@@ -49,6 +56,7 @@ _ROOMS = (
     "reports",
     "residuals",
     "scores",
+    "selection",
     "sweeps",
     "tables",
     "training",
@@ -58,6 +66,8 @@ __all__ = [
     "FCalLoss",
     "__version__",
     "benchmarks",
+    "crossfit",
+    "crossfitting",
     "crps",
     "data",
     "distributions",
@@ -72,6 +82,8 @@ __all__ = [
     "reports",
     "residuals",
     "scores",
+    "select_family",
+    "selection",
     "standardize",
     "sweeps",
     "tables",
