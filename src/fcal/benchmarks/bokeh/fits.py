@@ -57,6 +57,18 @@ def base_cell(settings: Settings, data: BokehConfig, method: Trained, *, stop_af
     return _cell(settings, data, method, {"name": method.plain}, options, start=None)
 
 
+def member_cells(settings: Settings, data: BokehConfig, members: int, *, stop_after: int) -> list[Cell]:
+    """Trainings by likelihood on all images, from other first weights and in other orders."""
+    first = base_cell(settings, data, Trained(title="", candidates=()), stop_after=stop_after)
+    others = range(_REPETITION, members * _REPETITION, _REPETITION)
+    return [first, *(_of_seed(first, data.seed + more) for more in others)]
+
+
+def _of_seed(cell: Cell, seed: int) -> Cell:
+    config = {**cell.config, "weights_seed": seed, "fit": {**cell.config["fit"], "seed": seed}}
+    return Cell(cell.kind, config, artifacts=cell.artifacts, needs=cell.needs)
+
+
 def candidate_cells(settings: Settings, data: BokehConfig, method: Trained) -> list[Cell]:
     """A method's own training, once for every candidate."""
     base = base_cell(settings, data, method)
@@ -110,12 +122,20 @@ def _cell(
             "hidden": settings.hidden,
             "deterministic": method.deterministic,
         },
-        "objective": dataclasses.asdict(ObjectiveConfig(**own)),
+        "objective": objective_words(ObjectiveConfig(**own)),
         "fit": dataclasses.asdict(FitConfig(**options, monitor=method.monitor, channels_last=True, schedule="cosine")),
         "all_images": options["stop_after"] > 0,
         "start": None if start is None else start.config,
     }
     return Cell(KIND, config, artifacts=(_WEIGHTS,), needs=() if start is None else (start,))
+
+
+def objective_words(config: ObjectiveConfig) -> dict[str, Any]:
+    """An objective in an address; options that came later than the first cells are left out where they do nothing."""
+    words = dataclasses.asdict(config)
+    if config.strata == 1:
+        del words["strata"], words["by"]
+    return words
 
 
 def train(config: Mapping[str, Any], store: Store) -> dict[str, Any]:
@@ -192,7 +212,7 @@ def splits_of(**config: Any) -> BokehSplits:
 def _network(config: Mapping[str, Any], store: Store, weights_of: Mapping[str, Any] | None) -> ConvNet:
     """The network of a config with fresh weights of its seed, or those of another training."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config["data"]["seed"])
+        torch.manual_seed(config.get("weights_seed", config["data"]["seed"]))
         network = ConvNet(**config["network"]).to(memory_format=torch.channels_last)
     if weights_of is not None:
         weights = load_tensors(store.artifact(KIND, weights_of, _WEIGHTS))
