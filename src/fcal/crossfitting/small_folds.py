@@ -21,13 +21,18 @@ def error_ratio(
 ) -> float:
     r"""Root mean square error of the model of all rows over that of fold models, as their disagreement tells it.
 
-    The squared error of a model of n rows is noise, bias and its own variance :math:`V(n)`, of which the last is about
-    proportional to 1/n. A model without one of k folds has :math:`V_k = V(n)\, k / (k - 1)`, so that the error of the
-    model of all rows is smaller by :math:`V_k / k`. Two fold models differ by :math:`2 V_k` in mean square where their
-    rows have nothing in common; they have, which makes the estimate a cautious one. It costs no further training:
+    The squared error of a model of n rows is noise, bias and its own variance :math:`V(n)`, of which the part that the
+    rows cause is about proportional to 1/n. A model without one of k folds has :math:`k / (k - 1)` times as much of it,
+    so that the squared error of the model of all rows is smaller by :math:`V_k / k`. How far fold models disagree tells
+    of :math:`V_k` without further training:
 
     .. math:: ratio^2 = 1 - \frac{\sum_i V_i / (k \sigma_i^2)}{\sum_i (y_i - \mu_i)^2 / \sigma_i^2}, \qquad
         V_i = \frac{1}{2 (k - 1)} \sum_{l \neq k(i)} (\mu_i - \mu_{-l}(x_i))^2
+
+    Of two folds this is all of the difference. Of more, models have rows in common and disagree less: by
+    :math:`1 / (k - 1)` of it, were the rows the only cause (the jackknife that leaves out a group multiplies by that).
+    But networks also disagree because of first weights and the order of rows, which more rows do not cure. The number
+    is therefore a cautious one: it takes away too little rather than too much.
 
     Args:
         held_out: What the model without a row's fold says of each row, :math:`\mu_i` and :math:`\sigma_i`.
@@ -58,4 +63,4 @@ def error_ratio(
     own_variance = apart / (2 * (folds - 1))  # the model of the row's own fold adds nothing to the sum
     errors = (weight * (target.double().nan_to_num() - center).square()).sum()
     share = (weight * own_variance).sum() / (folds * errors)
-    return float((1 - share.clamp(0.0, _MOST)).sqrt()) if bool(errors > 0) else 1.0
+    return (1 - share.clamp(0.0, _MOST)).sqrt().item() if errors.item() > 0 else 1.0

@@ -9,9 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import ConcatDataset
 
-from fcal._datasets import fetched, length_of
+from fcal._datasets import Together, fetched, length_of
 from fcal.crossfitting import CrossFit, crossfit, recentred
 from fcal.training.configuration import FitConfig
 from fcal.training.fitting import fit
@@ -44,7 +43,7 @@ class CrossFits:
         **options: Any,
     ) -> None:
         self.config = config
-        self.rows = train if validation is None else _Both([train, validation])
+        self.rows = train if validation is None else Together([train, validation])
         self.how = how
         self.folder = folder
         self.options = options
@@ -103,23 +102,6 @@ class CrossFits:
         folder = self.folder / name if name else self.folder
         terms = objective(self.config.objective) if terms is None else terms
         return fit(model, terms, rows, held_out, how, folder=folder, resume=True, **self.options)
-
-
-class _Both(ConcatDataset[Any]):
-    """Rows of two datasets, one after another."""
-
-    def __getitems__(self, indices: list[int]) -> Mapping[str, Any]:
-        """A whole batch, stacked; at most one part of each dataset."""
-        first = len(self.datasets[0])  # type: ignore[arg-type]
-        chosen = torch.as_tensor(indices)
-        parts = [(chosen < first).nonzero().squeeze(1), (chosen >= first).nonzero().squeeze(1)]
-        batches = [
-            fetched(dataset, (chosen[part] - offset).tolist())
-            for dataset, part, offset in zip(self.datasets, parts, (0, first), strict=True)
-            if len(part)
-        ]
-        back = torch.cat(parts).argsort()
-        return {name: torch.cat([batch[name] for batch in batches])[back] for name in batches[0]}
 
 
 def _groups(rows: Any, name: str, batch_size: int) -> list[Any]:

@@ -4,14 +4,14 @@ import dataclasses
 import time
 from collections.abc import Mapping
 from functools import lru_cache
-from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution, Normal
-from torch.utils.data import ConcatDataset, Dataset
+from torch.utils.data import Dataset
 
+from fcal._datasets import Together
 from fcal.benchmarks.bokeh.methods import Trained
 from fcal.benchmarks.bokeh.settings import Settings
 from fcal.data import Bokeh, BokehConfig, BokehSplits
@@ -25,24 +25,6 @@ _WEIGHTS = ".safetensors"
 _PREDICTED_AT_ONCE = 1000
 _REPETITION = 1000  # from one order of the images to the next; seeds of a table are fewer
 _SMALL = 6  # significant digits of the numbers kept of a training
-
-
-class Together(ConcatDataset[Mapping[str, Tensor]]):
-    """Splits one after another, with batches taken at once."""
-
-    def __getitems__(self, indices: Any) -> dict[str, Tensor]:
-        """Many samples, already stacked."""
-        chosen = torch.as_tensor(list(indices))
-        ends = torch.tensor([0, *self.cumulative_sizes])
-        columns: dict[str, Tensor] = {}
-        for part, (first, after) in zip(self.datasets, pairwise(ends), strict=True):
-            here = (chosen >= first) & (chosen < after)
-            if not here.any():
-                continue
-            for name, values in part.__getitems__((chosen[here] - first).tolist()).items():  # type: ignore[attr-defined]
-                whole = columns.setdefault(name, values.new_empty(len(chosen), *values.shape[1:]))
-                whole[here] = values
-        return columns
 
 
 def base_cell(settings: Settings, data: BokehConfig, method: Trained, *, stop_after: int = 0) -> Cell:
