@@ -33,7 +33,7 @@ from fcal.sweeps import Cell, Store
 KIND = "bokeh-row"
 _PREDICTED_AT_ONCE = 250
 _FOR_PICTURES = ("curves", "gallery", "history")
-_OF_CROSSFITS = ("folds", "early_epochs", "fold_epochs", "patience", "scale_epochs")
+_OF_CROSSFITS = ("folds", "early_epochs", "fold_epochs", "scale_epochs")
 _BEFORE_ROWS = {
     fits.KIND: fits.train,
     crossfits.KIND: crossfits.compute,

@@ -38,7 +38,6 @@ class Settings:
         folds: Folds of the rows that cross-fit.
         early_epochs: Epochs that their networks have in common.
         fold_epochs: Epochs of each network after these.
-        patience: Epochs without a better likelihood of the fold held out after which a network of a fold stops.
         scale_epochs: Epochs of networks of error bars, at ``tune_rate``.
         df: Number K of squared residuals in a sum q, in the losses and in the table.
         bins: Number S of bins of the table's ECE and MCE.
@@ -62,8 +61,7 @@ class Settings:
     candidates: int = 3
     folds: int = 3
     early_epochs: int = 3
-    fold_epochs: int = 8
-    patience: int = 3
+    fold_epochs: int = 7
     scale_epochs: int = 3
     df: int = 75
     bins: int = 20
@@ -72,7 +70,6 @@ class Settings:
         for name in ("seeds", "base_batch", "tune_batch", *_EPOCHS):
             check_integer(name, getattr(self, name), at_least=1, at_most=1_000_000)
         check_integer("folds", self.folds, at_least=2, at_most=1000)
-        check_integer("patience", self.patience, at_least=0, at_most=1_000_000)
         check_integer("candidates", self.candidates, at_least=1, at_most=3)
         check_integer("df", self.df, at_least=1, at_most=10_000)
         check_integer("bins", self.bins, at_least=2, at_most=10_000)
