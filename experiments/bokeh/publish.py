@@ -4,6 +4,7 @@ import argparse
 import os
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,29 +42,42 @@ def main() -> None:
     wanted = {cell.key for cell in _cells(bokeh.preset(arguments.preset))}  # also seeds that are not finished yet
     Store(arguments.run / "cells").publish(folder / "cells", only=wanted)
     store = Store(folder / "cells")  # from here on the docs' own cells are all there is
-    missing = _missing(settings, store, METHODS.names())
-    methods = [name for name in METHODS.names() if not _missing(settings, store, [name])]
-    if "nll" not in methods:
-        raise SystemExit(
-            f"expected all cells of {settings.seeds} seeds, got none of {missing[0]} and {len(missing) - 1} more"
-        )
-    done = bokeh.benchmark(settings, store=store, methods=methods, workers=1)
+    done, left = _finished(settings, store)
     write_json(folder / "results.json", {**done.document, "settings": bokeh.described(settings)})
     drawn = _pictures(folder, settings, done)
     varied = _ablations(folder, settings, store)
     text = _page(settings, done, store, drawn) + _ablation_parts(varied)
-    _write(arguments.out / "bokeh.md", text + _unfinished(METHODS.names(), methods))
+    _write(arguments.out / "bokeh.md", text + _unfinished(left))
     _write(arguments.claims or arguments.out.parent / "claims.md", _claims(done.document, varied))
     print(f"{arguments.out / 'bokeh.md'}: {len(done.document['tables'])} tables, {_seeds(settings.seeds)}")
 
 
+def _finished(settings: bokeh.Settings, store: Store) -> tuple[bokeh.Benchmark, list[str]]:
+    """Tables of the methods that are finished, regime by regime, and which are not."""
+    tables, results, left = [], {}, []
+    for regime in settings.regimes:
+        part = replace(settings, regimes=(regime,))
+        missing = {name: _missing(part, store, [name]) for name in METHODS.names()}
+        if missing["nll"]:
+            first, *others = [name for names in missing.values() for name in names]
+            raise SystemExit(
+                f"expected all cells of {settings.seeds} seeds, got none of {first} and {len(others)} more"
+            )
+        methods = [name for name, names in missing.items() if not names]
+        left += [f"{name} ({regime})" for name, names in missing.items() if names]
+        done = bokeh.benchmark(part, store=store, methods=methods, workers=1)
+        tables += done.document["tables"]
+        results |= done.results
+    document = {**done.document, "tables": tables}
+    return bokeh.Benchmark(document=document, results=results, crashed={}), left
+
+
 def _missing(settings: bokeh.Settings, store: Store, methods: list[str]) -> list[str]:
     """Names of cells that are not computed yet."""
-    return [c.name for c in bokeh.cells_of(settings, methods) if store.get(c.kind, c.config) is None]
+    return [cell.name for cell in bokeh.cells_of(settings, methods) if store.get(cell.kind, cell.config) is None]
 
 
-def _unfinished(known: list[str], methods: list[str]) -> str:
-    left = [name for name in known if name not in methods]
+def _unfinished(left: list[str]) -> str:
     return f"\nNot in these tables, because not all their cells are computed yet: {', '.join(left)}.\n" if left else ""
 
 
