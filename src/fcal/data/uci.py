@@ -52,12 +52,12 @@ def uci_folder(data: str | os.PathLike[str]) -> Path:
         >>> uci_folder("nowhere")
         Traceback (most recent call last):
         ...
-        ValueError: expected `data` a folder of UCI tables (concrete/data/data.txt, ...), got nowhere, which is no folder
+        ValueError: expected `data` a folder of UCI tables (concrete/data/data.txt, ...), got nowhere, no folder
     """
     folder = Path(data)
     wanted = "expected `data` a folder of UCI tables (concrete/data/data.txt, ...)"
     if not folder.is_dir():
-        raise ValueError(f"{wanted}, got {folder}, which is no folder")
+        raise ValueError(f"{wanted}, got {folder}, no folder")
     for place in (folder, folder / "uci_gal"):
         if any((place / name / "data" / "data.txt").is_file() for name in NAMES.values()):
             return place

@@ -27,7 +27,8 @@ class StackedMLP(nn.Module):
         generator: Source of the initial weights, uniform as those of ``torch.nn.Linear``; torch's default where None.
 
     Shape:
-        Inputs ``(members, n, features)``, predictions ``(members, n)``.
+        Inputs ``(members, n, features)``, predictions ``(members, n)``; all parameters are one matrix ``theta``, a row
+        for each network, so that an optimiser has one tensor to go through.
 
     Example:
         >>> networks = StackedMLP(3, 8, (50,))
@@ -49,26 +50,41 @@ class StackedMLP(nn.Module):
         self.sizes = [check_integer("features", features, at_least=1)]
         self.sizes += [check_integer("hidden", units, at_least=1) for units in hidden]
         self.floor = check_number("floor", floor, low=0.0, high=0.5)
-        self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
-        for into, out in zip(self.sizes, [*self.sizes[1:], 2], strict=True):
-            reach = 1 / math.sqrt(into)
-            for parameters, shape in ((self.weights, (members, into, out)), (self.biases, (members, 1, out))):
-                parameters.append(torch.empty(shape).uniform_(-reach, reach, generator=generator))
-        with torch.no_grad():
-            self.biases[-1][..., 1] = math.log(math.expm1(1 - self.floor))  # the sigma of standardised targets
+        shapes = list(zip(self.sizes, [*self.sizes[1:], 2], strict=True))
+        self._parts = [count for into, out in shapes for count in (into * out, out)]
+        reach = torch.cat([torch.full(((into + 1) * out,), into**-0.5) for into, out in shapes])
+        start = (2 * torch.rand(members, len(reach), generator=generator) - 1) * reach
+        start[:, -1] = math.log(math.expm1(1 - self.floor))  # the sigma of standardised targets
+        self.theta = nn.Parameter(start)
 
     @property
     def members(self) -> int:
         """Number of networks."""
-        return len(self.weights[0])
+        return len(self.theta)
+
+    def layers(self) -> list[tuple[Tensor, Tensor]]:
+        """Weights ``(members, in, out)`` and biases ``(members, 1, out)`` of every layer, as views."""
+        parts = self.theta.split(self._parts, 1)
+        return [
+            (weight.unflatten(1, (-1, bias.shape[1])), bias.unsqueeze(1))
+            for weight, bias in zip(parts[::2], parts[1::2], strict=True)
+        ]
 
     def forward(self, x: Tensor) -> Normal:
         """What every network predicts of its own rows."""
-        for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
+        *hidden, last = self.layers()
+        for weight, bias in hidden:
             x = torch.baddbmm(bias, x, weight).relu_()
-        mean, spread = torch.baddbmm(self.biases[-1], x, self.weights[-1]).unbind(-1)
+        mean, spread = torch.baddbmm(last[1], x, last[0]).unbind(-1)
         # Softplus and the floor keep sigma positive; torch's own check would read every value once more.
         return Normal(mean, nn.functional.softplus(spread) + self.floor, validate_args=False)
+
+    def with_theta(self, theta: Tensor) -> "StackedMLP":
+        """Networks of the same shape with other parameters, a copy of ``theta``. Shape ``(members, parameters)``."""
+        copy = StackedMLP(len(theta), self.sizes[0], self.sizes[1:], floor=self.floor)
+        with torch.no_grad():
+            copy.theta.copy_(theta)
+        return copy
 
     def taken(self, members: Tensor) -> "StackedMLP":
         """A copy of some of the networks, in this order; one may be taken several times.
@@ -77,11 +93,7 @@ class StackedMLP(nn.Module):
             >>> StackedMLP(3, 8, (50,)).taken(torch.tensor([2, 2])).members
             2
         """
-        copy = StackedMLP(len(members), self.sizes[0], self.sizes[1:], floor=self.floor)
-        with torch.no_grad():
-            for mine, other in zip(copy.parameters(), self.parameters(), strict=True):
-                mine.copy_(other[members])
-        return copy
+        return self.with_theta(self.theta.detach()[members])
 
     def alone(self, member: int) -> nn.Sequential:
         """One of the networks as a plain module, whose two outputs are the mean and what sigma is made of.
@@ -91,7 +103,7 @@ class StackedMLP(nn.Module):
             torch.Size([5, 2])
         """
         layers: list[nn.Module] = []
-        for weight, bias in zip(self.weights, self.biases, strict=True):
+        for weight, bias in self.layers():
             linear = nn.Linear(*weight.shape[1:])
             with torch.no_grad():
                 linear.weight.copy_(weight[member].T)

@@ -1,0 +1,18 @@
+"""Regression on eight UCI tables with the standard splits: every method beside every other, and published figures."""
+
+from fcal.benchmarks.uci.methods import METHODS
+from fcal.benchmarks.uci.running import Benchmark, benchmark, cells_of, committed_cells, rows_of
+from fcal.benchmarks.uci.settings import PRESETS, Settings, described, preset
+
+__all__ = [
+    "METHODS",
+    "PRESETS",
+    "Benchmark",
+    "Settings",
+    "benchmark",
+    "cells_of",
+    "committed_cells",
+    "described",
+    "preset",
+    "rows_of",
+]
