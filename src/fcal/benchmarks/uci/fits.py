@@ -141,7 +141,7 @@ def choose(task: Problem, folds: Trace) -> dict[str, Tensor]:
 
 
 def _mean_nll(log_sigma: Tensor, square: Tensor, rows: Tensor, *, factor: bool) -> Tensor:
-    """Mean over rows of the likelihood of each split, after the most likely factor on sigma if so. Shape ``(splits,)``."""
+    """Negative log-likelihood of some rows of each split, where so after the most likely factor on sigma."""
     count = rows.sum(1)
     level, spread = (log_sigma * rows).sum(1) / count, (square * rows).sum(1) / count
     return level + 0.5 * (spread.log() + 1) if factor else level + 0.5 * spread

@@ -73,7 +73,8 @@ def problem(table: UCITable, *, folds: int, seed: int) -> Problem:
 
     Example:
         >>> rows = torch.arange(30)
-        >>> table = UCITable(name="line", x=rows[:, None].double(), y=rows.double(), train=(rows[:25],), test=(rows[25:],))
+        >>> parts = {"train": (rows[:25],), "test": (rows[25:],)}
+        >>> table = UCITable(name="line", x=rows[:, None].double(), y=rows.double(), **parts)
         >>> float(problem(table, folds=5, seed=0).y[0, :25].mean().abs()) < 1e-6
         True
     """

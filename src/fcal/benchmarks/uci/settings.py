@@ -11,21 +11,21 @@ from fcal.data.uci import NAMES
 
 NETWORKS: dict[str, tuple[int, ...]] = {"1x50": (50,), "2x64": (64, 64)}
 DATASETS = tuple(NAMES)
-_TUNED_STEPS = 300  # about how many steps a second training has, whatever the size of the table
-_FEWEST_EPOCHS = 8
+_TUNED_STEPS = 200  # about how many steps a second training has, whatever the size of the table
+_FEWEST_EPOCHS = 5
 _MOST_EPOCHS = 100
 
 # Epochs of the two networks, batch and rate by table. Found on random splits of our own, none of which is in the
 # results: long enough that the likelihood of folds hardly rises any more or falls, so that it is the folds that choose.
 _FULL: dict[str, tuple[dict[str, int], int, float]] = {
-    "concrete": ({"1x50": 250, "2x64": 250}, 32, 1e-2),
-    "energy": ({"1x50": 600, "2x64": 400}, 32, 1e-2),
-    "kin8nm": ({"1x50": 80, "2x64": 40}, 64, 1e-2),
-    "naval": ({"1x50": 80, "2x64": 60}, 64, 1e-2),
-    "power": ({"1x50": 50, "2x64": 30}, 64, 1e-2),
-    "protein": ({"1x50": 40, "2x64": 24}, 128, 5e-3),
-    "wine": ({"1x50": 40, "2x64": 40}, 32, 3e-3),
-    "yacht": ({"1x50": 1000, "2x64": 1000}, 32, 1e-2),
+    "concrete": ({"1x50": 160, "2x64": 160}, 32, 1e-2),
+    "energy": ({"1x50": 400, "2x64": 300}, 32, 1e-2),
+    "kin8nm": ({"1x50": 50, "2x64": 30}, 64, 1e-2),
+    "naval": ({"1x50": 60, "2x64": 40}, 64, 1e-2),
+    "power": ({"1x50": 30, "2x64": 20}, 64, 1e-2),
+    "protein": ({"1x50": 20, "2x64": 12}, 128, 5e-3),
+    "wine": ({"1x50": 30, "2x64": 30}, 32, 3e-3),
+    "yacht": ({"1x50": 600, "2x64": 600}, 32, 1e-2),
 }
 
 
@@ -79,7 +79,7 @@ class Settings:
 
         Example:
             >>> Settings(shorten=10).schedule("kin8nm", "1x50").epochs
-            8
+            5
         """
         epochs, batch, rate = _FULL[dataset]
         return Schedule(epochs=max(round(epochs[network] / self.shorten), 2), batch=batch, rate=rate)
@@ -89,7 +89,7 @@ class Settings:
 
         Example:
             >>> Settings().tuning(2560).epochs, Settings().tuning(100_000).epochs
-            (30, 8)
+            (20, 5)
         """
         steps = max(rows // self.tune_batch, 1)
         epochs = min(max(round(_TUNED_STEPS / steps), _FEWEST_EPOCHS), _MOST_EPOCHS)

@@ -97,7 +97,7 @@ def train(
     count = rows.shape[1]
     # Every network has its rows in an order of its own, and one permutation per epoch then serves all of them.
     shuffled = rows.gather(1, torch.rand(rows.shape, generator=generator).argsort(1))
-    places = shuffled + split[:, None] * x.shape[1]
+    places = (shuffled + split[:, None] * x.shape[1]).T.contiguous()
     features, targets = x.reshape(-1, x.shape[-1]), target.reshape(-1)
     centers = None if center is None else center.reshape(-1)
     batch = min(schedule.batch, count)
@@ -110,7 +110,7 @@ def train(
     for epoch in range(1, schedule.epochs + 1):
         order = torch.randperm(count, generator=generator)
         for start in range(0, count - batch + 1, batch):
-            now = places[:, order[start : start + batch]]
+            now = places[order[start : start + batch]].T
             pred = network(features[now])
             if centers is not None:
                 pred = Normal(centers[now], pred.scale, validate_args=False)
