@@ -27,10 +27,7 @@ def _run(arguments: Namespace, words: list[str]) -> int:
     check_integer("workers", arguments.workers, at_least=1, at_most=_MOST_WORKERS)
     settings = uci.preset(arguments.preset, datasets=_names(arguments.datasets), networks=_names(arguments.networks))
     methods = _names(arguments.methods)
-    if not uci.cells_of(settings, arguments.data, methods):  # what is wrong with names and data is told before the work
-        raise ValueError(
-            f"expected `--methods` in the table of {' or '.join(settings.networks)}, got {arguments.methods}"
-        )
+    uci.cells_of(settings, uci.digests_of(settings, arguments.data), methods)  # mistakes are told before the work
     out = writable_folder(arguments.out)
     done = uci.benchmark(
         settings,
@@ -47,11 +44,13 @@ def _run(arguments: Namespace, words: list[str]) -> int:
         "versions": provenance(),
     }
     write_json(out / "results.json", document)
+    page = out / "report.html"
+    uci.write_page(page, document, preset=arguments.preset)
     if arguments.json:
         print_json(document)
     else:
         print(plain_tables(document))
-        print(f"written to {out / 'results.json'}")
+        print(f"page: {page}")
     for name, reason in done.crashed.items():
         say(f"fcal: {name} could not be computed: {reason}")
     return _CRASHED if done.crashed else 0

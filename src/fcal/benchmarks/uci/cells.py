@@ -17,10 +17,10 @@ KIND = "uci-row"
 _OF_ROWS = ("tune_batch", "tune_rate", "candidates", "lam", "shorten")
 
 
-def row_cell(settings: Settings, data: str, dataset: str, network: str, row: str) -> Cell:
-    """The cell of one row of a table: all splits of it, which train as one."""
+def row_cell(settings: Settings, dataset: str, network: str, row: str, *, digest: str) -> Cell:
+    """The cell of one row of a table: all splits of it, which train as one; ``digest`` is the table's fingerprint."""
     method = METHODS[row]
-    fit = fits.fit_cell(settings, dataset, network, digest=digest_of(data, dataset))
+    fit = fits.fit_cell(settings, dataset, network, digest=digest)
     config = {
         "fit": fit.config,
         "settings": {name: getattr(settings, name) for name in _OF_ROWS},

@@ -9,11 +9,7 @@ from fcal.plots.columns import column_title
 
 Table = Mapping[str, Any]
 _FACTORS = {"ece_z": 100, "ece_q": 100, **dict.fromkeys(LEVELS, 100)}
-_TITLES = {
-    "ll": "log-likelihood",
-    **{name: f"covers, of {100 * level:.0f} %" for name, level in LEVELS.items()},
-    "width": "width of 90 %",
-}
+_WIDER = ("ece_z", "ece_q")  # whose factor is named; a share times 100 is per cent
 _MISSING = "-"
 
 
@@ -22,10 +18,9 @@ def title_of(column: str) -> str:
 
     Example:
         >>> title_of("ece_q"), title_of("coverage"), title_of("ll")
-        ('ECE(q) x100', 'covers, of 90 %', 'log-likelihood')
+        ('ECE(q) x100', 'in 90 %', 'log-likelihood')
     """
-    name = _TITLES.get(column, column_title(column))
-    return f"{name} x100" if column in ("ece_z", "ece_q") else name
+    return column_title(column) + (" x100" if column in _WIDER else "")
 
 
 def number(column: str, value: float | None, digits: int = 4) -> str:

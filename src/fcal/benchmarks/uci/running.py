@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fcal.benchmarks.uci.bars import bars
-from fcal.benchmarks.uci.cells import compute, row_cell
+from fcal.benchmarks.uci.cells import compute, digest_of, row_cell
 from fcal.benchmarks.uci.methods import METHODS
 from fcal.benchmarks.uci.settings import Settings
 from fcal.benchmarks.uci.tables import table
@@ -31,23 +31,37 @@ def rows_of(network: str, methods: Sequence[str] | None = None) -> list[str]:
     return [name for name in names if network in METHODS[name].networks]
 
 
-def cells_of(settings: Settings, data: str | os.PathLike[str], methods: Sequence[str] | None = None) -> list[Cell]:
-    """Every cell of the tables, in their order.
+def digests_of(settings: Settings, data: str | os.PathLike[str]) -> dict[str, str]:
+    """Fingerprints of the tables, which are read and checked for it.
 
     Raises:
-        ValueError: A method is unknown, or a table is missing or malformed.
+        ValueError: A table is missing or malformed.
     """
-    return [cell for by_row in _tables(settings, data, methods).values() for cell in by_row.values()]
-
-
-def _tables(
-    settings: Settings, data: str | os.PathLike[str], methods: Sequence[str] | None
-) -> dict[tuple[str, str], dict[str, Cell]]:
-    """Cells by table and network, by row."""
     folder = str(uci_folder(data))
+    return {dataset: digest_of(folder, dataset) for dataset in settings.datasets}
+
+
+def cells_of(
+    settings: Settings, digests: Mapping[str, str], methods: Sequence[str] | None = None
+) -> dict[tuple[str, str], dict[str, Cell]]:
+    """Cells by table and network, by row.
+
+    Args:
+        settings: Tables, splits and budget.
+        digests: Fingerprints of the tables.
+        methods: Names of methods; all where None.
+
+    Raises:
+        ValueError: A method is unknown, or none of them is in the table of any network.
+    """
     names = {network: rows_of(network, methods) for network in settings.networks}
+    if not any(names.values()):
+        known = " or ".join(settings.networks)
+        raise ValueError(f"expected `methods` in the table of {known}, got {', '.join(methods or ())}")
     return {
-        (dataset, network): {row: row_cell(settings, folder, dataset, network, row) for row in names[network]}
+        (dataset, network): {
+            row: row_cell(settings, dataset, network, row, digest=digests[dataset]) for row in names[network]
+        }
         for network in settings.networks
         for dataset in settings.datasets
         if names[network]
@@ -87,17 +101,31 @@ def benchmark(
         progress: Whether a bar is shown.
     """
     start = time.perf_counter()
-    tables = _tables(settings, data, methods)
+    tables = cells_of(settings, digests_of(settings, data), methods)
     cells = [cell for by_row in tables.values() for cell in by_row.values()]
     function = partial(compute, data=str(uci_folder(data)))
     outcomes = run(cells, function, store=store, workers=workers, progress=progress)
-    made = [
-        table(settings, dataset, network, {row: _result(outcomes[cell]) for row, cell in by_row.items()})
-        for (dataset, network), by_row in tables.items()
-    ]
-    document = {"task": "uci", "tables": made, "bars": bars(made), "wall_s": round(time.perf_counter() - start, 3)}
+    found = {cell: _result(outcomes[cell]) for cell in cells}
     crashed = {cell.name: str(one.reason) for cell, one in outcomes.items() if one.status == "failed"}
-    return Benchmark(document=document, crashed=crashed)
+    wall = {"wall_s": round(time.perf_counter() - start, 3)}
+    return Benchmark(document={**document(settings, tables, found), **wall}, crashed=crashed)
+
+
+def document(
+    settings: Settings, cells: Mapping[tuple[str, str], Mapping[str, Cell]], results: Mapping[Cell, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """What is printed and written, from finished cells.
+
+    Args:
+        settings: Of the benchmark.
+        cells: From :func:`cells_of`.
+        results: Of each of them.
+    """
+    tables = [
+        table(settings, dataset, network, {row: results[cell] for row, cell in by_row.items()})
+        for (dataset, network), by_row in cells.items()
+    ]
+    return {"task": "uci", "tables": tables, "bars": bars(tables)}
 
 
 def _result(outcome: Outcome) -> Mapping[str, Any]:
