@@ -202,4 +202,6 @@ def test_paired_differences_and_bars_count_tables():
     assert counted["datasets"]["yacht"]["best"] == "oof_nll"
     assert counted["temperature"] == {"reached": 1, "bar": 7}
     assert counted["published"]["reached"] == 1  # -1.05 is above -1.25
+    assert counted["clear"] == 0  # 0.45 is less than twice 0.55
+    assert counted["ensemble_above"] == 0
     assert counted["each"]["oof_fcal"] == {"temperature": 0, "published": 0}
