@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import bokeh_scenes
+import crossfit_scene
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -60,6 +61,7 @@ PICTURES: dict[str, Callable[[], Figure]] = {
     "before_after": lambda: plots.before_after(report_of(1 / TOO_SMALL), repaired()),
     "coverage_by_group": cameras,
     **bokeh_scenes.PICTURES,
+    **crossfit_scene.PICTURES,
 }
 
 

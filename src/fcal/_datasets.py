@@ -5,7 +5,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, default_collate
+from torch.utils.data import ConcatDataset, DataLoader, default_collate
 
 Batch: TypeAlias = Mapping[str, Any]
 _NAMES = ("input", "target", "valid_mask")
@@ -96,3 +96,35 @@ def length_of(dataset: Any) -> int:
     if rows < 1:
         raise ValueError(f"expected a dataset with at least 1 row, got {rows}")
     return rows
+
+
+class Together(ConcatDataset[Any]):
+    """Datasets one after another, with batches taken at once.
+
+    Example:
+        >>> parts = [torch.utils.data.TensorDataset(torch.tensor([value]), torch.zeros(1)) for value in (3.0, 4.0)]
+        >>> Together(parts).__getitems__([1, 0, 1])["input"]
+        tensor([4., 3., 4.])
+    """
+
+    def __getitems__(self, indices: Sequence[int]) -> Batch:
+        """Many samples, already stacked."""
+        chosen = torch.as_tensor(list(indices))
+        owner = torch.bucketize(chosen, torch.tensor(self.cumulative_sizes), right=True)
+        firsts = [0, *self.cumulative_sizes]
+        places = [(owner == part).nonzero().squeeze(1) for part in range(len(self.datasets))]
+        batches = [
+            fetched(dataset, (chosen[here] - firsts[part]).tolist())
+            for part, (dataset, here) in enumerate(zip(self.datasets, places, strict=True))
+            if len(here)
+        ]
+        back = torch.cat(places).argsort()
+        return {name: _in_order([batch[name] for batch in batches], back) for name in batches[0]}
+
+
+def _in_order(parts: Sequence[Any], back: Tensor) -> Any:
+    """Columns of several batches as one, in another order; what is no tensor becomes a list."""
+    if all(isinstance(part, Tensor) for part in parts):
+        return torch.cat(list(parts))[back]
+    whole = [value for part in parts for value in part]
+    return [whole[place] for place in back.tolist()]

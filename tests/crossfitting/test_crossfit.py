@@ -14,7 +14,7 @@ ONE_LINE = fit_line(noisy_line())
 
 @pytest.fixture
 def found():
-    return fcal.crossfit(fit_line, noisy_line(), folds=5)
+    return fcal.crossfit(fit_line, noisy_line(), folds=5, correct=False)
 
 
 def test_held_out_residuals_of_single_rows_are_those_of_least_squares():
@@ -108,6 +108,50 @@ def test_with_scales_keeps_means_and_fits_to_held_out_errors(found):
         expected = errors[others].square().mean().sqrt()
         torch.testing.assert_close(scaled.held_out.stddev[~others].unique(), expected[None])
     assert found.full.sigma != scaled.full.scales.sigma  # copies were trained
+
+
+def test_with_scales_shared_by_all_folds_trains_once(found):
+    calls = []
+
+    def fit_scales(rows, start):
+        calls.append(len(rows))
+        start.sigma.data = torch.tensor(7.0, dtype=torch.float64)
+        return start
+
+    scaled = found.with_scales(fit_scales, nested=False)
+    assert calls == [30]
+    assert torch.equal(scaled.held_out.mean, found.held_out.mean)
+    assert scaled.held_out.stddev.unique().tolist() == [7.0]
+
+
+def test_fit_gets_what_it_names():
+    """Rows of the fold for the fold's model, then all those models for that of all rows."""
+    seen = []
+
+    def fit(rows, held_out, fold_models):
+        seen.append((len(rows), None if held_out is None else len(held_out), len(fold_models)))
+        return fit_line(rows)
+
+    found = fcal.crossfit(fit, noisy_line(), folds=3)
+    assert seen == [(20, 10, 0)] * 3 + [(30, None, 3)]
+    assert torch.equal(found.held_out.mean, fcal.crossfit(fit_line, noisy_line(), folds=3).held_out.mean)
+
+
+def test_held_out_rows_and_rows_of_a_fold_are_all_rows_once():
+    parts = []
+
+    def fit(rows, held_out):
+        parts.append((set(rows.indices), set() if held_out is None else set(held_out.indices)))
+        return fit_line(rows)
+
+    fcal.crossfit(fit, noisy_line(), folds=4)
+    assert all(rows | held == set(range(30)) and not rows & held for rows, held in parts)
+    assert sorted(i for _, held in parts for i in held) == list(range(30))
+
+
+def test_predictions_carry_no_graph(found):
+    assert not found.held_out.stddev.requires_grad
+    assert not found.seen.stddev.requires_grad
 
 
 def test_recentred_refuses_a_family_without_location():

@@ -90,7 +90,7 @@ def _train(config: RunConfig, folder: Path, arguments: Namespace) -> "Run":
 
 
 def _how_to_go_on(folder: Path) -> str:
-    if (folder / "training" / "checkpoint.json").is_file():
+    if any((folder / "training").rglob("checkpoint.json")):
         return "; the same command with --resume goes on from the last checkpoint"
     return " before the first checkpoint; the same command with --resume begins anew"
 

@@ -14,38 +14,34 @@ from fcal._checks import check_integer
 _MOST_WORKERS = 256
 
 
-def fitted(fit: Callable[..., Any], jobs: Sequence[tuple[Any, ...]], *, workers: int) -> list[Any]:
-    """A model for each job, ``fit(*job)``.
+def fitted(jobs: Sequence[Callable[[], Any]], *, workers: int) -> list[Any]:
+    """The model that each job returns.
 
     Args:
-        fit: Returns a model; a new one each time.
-        jobs: Arguments of every call.
+        jobs: To be called without arguments.
         workers: Processes; 1 for this one.
 
     Raises:
-        TypeError: ``fit`` or its arguments cannot be sent to other processes.
-        ValueError: Two models are the same object, or share weights.
+        TypeError: A job cannot be sent to other processes.
 
     Example:
-        >>> fitted(lambda rows: torch.nn.Linear(rows, 1), [(2,), (3,)], workers=1)[1].in_features
+        >>> fitted([lambda: torch.nn.Linear(2, 1), lambda: torch.nn.Linear(3, 1)], workers=1)[1].in_features
         3
     """
     workers = check_integer("workers", workers, at_least=1, at_most=_MOST_WORKERS)
-    models = [fit(*job) for job in jobs] if workers == 1 else _in_processes(fit, jobs, workers)
-    _check_apart(models)
-    return models
+    return [job() for job in jobs] if workers == 1 else _in_processes(jobs, workers)
 
 
-def _in_processes(fit: Callable[..., Any], jobs: Sequence[tuple[Any, ...]], workers: int) -> list[Any]:
+def _in_processes(jobs: Sequence[Callable[[], Any]], workers: int) -> list[Any]:
     try:
-        pickle.dumps((fit, jobs[0]))
+        pickle.dumps(jobs[0])
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise TypeError(
             f"expected `fit` and `dataset` that other processes can be sent, or workers=1, got: {error}"
         ) from error
     context = get_context("spawn")  # a fork of a process that has used torch's threads may hang
     with ProcessPoolExecutor(min(workers, len(jobs)), mp_context=context, initializer=_one_thread) as pool:
-        return [waiting.result() for waiting in [pool.submit(fit, *job) for job in jobs]]
+        return [waiting.result() for waiting in [pool.submit(job) for job in jobs]]
 
 
 def _one_thread() -> None:
@@ -53,8 +49,12 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def _check_apart(models: Sequence[Any]) -> None:
-    """Refuse models that are one: that of a fold would have seen the rows it is asked about."""
+def check_apart(models: Sequence[Any]) -> None:
+    """Refuse models that are one: that of a fold would have seen the rows it is asked about.
+
+    Raises:
+        ValueError: Two models are the same object, or share weights.
+    """
     owner: dict[int, int] = {}
     for number, model in enumerate(models):
         parts = [id(model)]

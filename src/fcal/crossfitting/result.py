@@ -2,7 +2,9 @@
 
 import copy
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,10 +14,11 @@ from torch.utils.data import Subset
 
 from fcal import recalibration
 from fcal.crossfitting.centers import Centered, location_of, recentred
-from fcal.crossfitting.fitting import fitted
+from fcal.crossfitting.fitting import check_apart, fitted
+from fcal.crossfitting.intervals import cv_plus
 from fcal.crossfitting.levels import levelled
 from fcal.distributions.joining import joined, taken
-from fcal.models import predict
+from fcal.models.predicting import evaluating, predict
 from fcal.recalibration import Recalibrator
 
 FitScales = Callable[[Any, Any], Any]
@@ -82,6 +85,8 @@ class CrossFit:
         seen: What the full model says of each row, which it was fitted on.
         target: Targets of all rows.
         valid_mask: Which of them count; None for all that are finite.
+        error_ratio: How large errors of the full model are beside those of the others, which saw fewer rows; see
+            :func:`fcal.crossfitting.error_ratio`. 1 where it is not corrected for.
         batch_size: Rows predicted at once.
         workers: Processes to fit models in.
 
@@ -97,6 +102,7 @@ class CrossFit:
     seen: Distribution
     target: Tensor
     valid_mask: Tensor | None
+    error_ratio: float
     batch_size: int
     workers: int
 
@@ -107,29 +113,63 @@ class CrossFit:
             repair: Name of a method of :mod:`fcal.recalibration`, or one that is not fitted yet.
         """
         method = recalibration.by_name(repair)() if isinstance(repair, str) else repair
-        method.fit(self.levelled(), self.target, valid_mask=self.valid_mask)
+        held_out = self.levelled()
+        method.fit(held_out, self._with_errors_of_full(held_out), valid_mask=self.valid_mask)
         return Calibrated(self.full, method)
 
     def levelled(self) -> Distribution:
         """Held-out predictions with error bars as large, on the whole, as the full model's."""
         return levelled(self.held_out, self.seen, self.fold)
 
-    def with_scales(self, fit_scales: FitScales) -> "CrossFit":
+    def intervals(self, given: Any, level: float = 0.9) -> tuple[Tensor, Tensor]:
+        """CV+ intervals for new inputs, which hold whatever the targets' law is; see :func:`cv_plus`.
+
+        Args:
+            given: Inputs, as models are called with.
+            level: Share of targets that they are made for, within (0, 1).
+        """
+        with torch.no_grad(), ExitStack() as modes:
+            for model in self.without:
+                modes.enter_context(evaluating(model))
+            preds = [_law(model(given)) for model in self.without]
+        return cv_plus(self.held_out, self.target, self.fold, preds, level=level, valid_mask=self.valid_mask)
+
+    def with_scales(self, fit_scales: FitScales, *, nested: bool = True) -> "CrossFit":
         """The same locations with error bars that are fitted to the errors of held-out rows.
 
         Args:
             fit_scales: ``fit_scales(rows, start)`` trains the model ``start`` in place, or another one, and returns it.
                 The rows are mappings with ``"input"``, ``"target"`` and ``"center"``; the law whose likelihood is to be
                 large is that of the model around the center, ``recentred(model(input), center)``.
+            nested: Whether each fold has error bars of its own, which have not seen its errors, so that what is
+                calibrated afterwards is not flattered. Otherwise all share those of the full model, at a fraction of
+                the cost.
         """
-        centers = location_of(self.held_out).expand(self.target.shape)
+        centers = self._near_targets(location_of(self.held_out).expand(self.target.shape))
         models = (self.full, *self.without)
         rows = [Centered(self.dataset, part, centers) for part in parts_of(self.fold)]
-        starts = [copy.deepcopy(model) for model in models]
-        scales = fitted(fit_scales, list(zip(rows, starts, strict=True)), workers=self.workers)
+        starts = [copy.deepcopy(model) for model in (models if nested else models[:1])]
+        rows = rows[: len(starts)]
+        jobs = [partial(fit_scales, part, start) for part, start in zip(rows, starts, strict=True)]
+        scales = fitted(jobs, workers=self.workers)
+        check_apart(scales)
+        scales += [scales[0]] * (len(models) - len(scales))
         full, *without = (WithScales(model, scale) for model, scale in zip(models, scales, strict=True))
         held_out, seen, _ = predictions(self.dataset, self.fold, full, without, batch_size=self.batch_size)
         return replace(self, full=full, without=tuple(without), held_out=held_out, seen=seen)
+
+    def _with_errors_of_full(self, pred: Distribution) -> Tensor:
+        """Targets as far from a prediction as those of new rows will be from the full model's."""
+        if self.error_ratio == 1:
+            return self.target
+        center = location_of(pred)
+        return center + self.error_ratio * (self.target - center)
+
+    def _near_targets(self, center: Tensor) -> Tensor:
+        """Locations as far from the targets as the full model's will be from those of new rows."""
+        if self.error_ratio == 1:
+            return center
+        return torch.where(self.target.isfinite(), torch.lerp(self.target, center, self.error_ratio), center)
 
 
 def parts_of(fold: Tensor) -> list[Tensor]:

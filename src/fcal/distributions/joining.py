@@ -29,6 +29,30 @@ def joined(preds: Sequence[Prediction]) -> Prediction:
     return _with(first, [torch.cat(same) for same in zip(*leaves, strict=True)])
 
 
+def stacked(preds: Sequence[Distribution]) -> Distribution:
+    """Predictions of the same targets in a new last dimension.
+
+    Raises:
+        ValueError: They are of several families or shapes, or of a family of vectors.
+
+    Example:
+        >>> from torch.distributions import Normal
+        >>> stacked([Normal(torch.zeros(3), 1.0), Normal(torch.ones(3), 2.0)]).scale.shape
+        torch.Size([3, 2])
+    """
+    laws = [law_of(pred) for pred in preds]
+    shapes = {tuple(pred.batch_shape + pred.event_shape) for pred in preds}
+    if len({law.name for law in laws}) != 1 or len(shapes) != 1:
+        found = ", ".join(sorted({f"{law.name} {shape}" for law in laws for shape in shapes}))
+        raise ValueError(f"expected `preds` of one family and shape, got {found}")
+    if laws[0].family.event_dim:
+        raise ValueError(f"expected `preds` of a scalar family, got {laws[0].name}")
+    (shape,) = shapes
+    columns = zip(*(law.parameters for law in laws), strict=True)
+    leaves = tuple(torch.stack([value.expand(shape) for value in same], -1) for same in columns)
+    return laws[0]._replace(parameters=leaves).distribution()
+
+
 def taken(pred: Prediction, rows: Tensor) -> Prediction:
     """The prediction of some rows, in the order asked for.
 

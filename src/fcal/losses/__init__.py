@@ -8,6 +8,7 @@ from fcal.losses.mmd import MMDLoss
 from fcal.losses.pce import PCELoss
 from fcal.losses.quantile_recalibration import QuantileRecalibrationLoss
 from fcal.losses.rivals import BetaNLLLoss, CalibrationLoss, CRPSLoss, NLLLoss
+from fcal.losses.stratified import StratifiedLoss
 
 __all__ = [
     "BetaNLLLoss",
@@ -21,4 +22,5 @@ __all__ = [
     "NLLLoss",
     "PCELoss",
     "QuantileRecalibrationLoss",
+    "StratifiedLoss",
 ]

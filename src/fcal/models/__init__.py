@@ -7,10 +7,23 @@ from torch import nn
 
 from fcal._registry import Registry
 from fcal.models.convnet import ConvNet
+from fcal.models.ensembles import Ensemble, mixture
 from fcal.models.heads import NormalHead, PointHead
 from fcal.models.predicting import Predicted, predict
 
-__all__ = ["ConvNet", "NormalHead", "PointHead", "Predicted", "by_name", "factory", "names", "predict", "register"]
+__all__ = [
+    "ConvNet",
+    "Ensemble",
+    "NormalHead",
+    "PointHead",
+    "Predicted",
+    "by_name",
+    "factory",
+    "mixture",
+    "names",
+    "predict",
+    "register",
+]
 
 _FACTORIES: Registry[Callable[..., nn.Module]] = Registry("model")
 _FACTORIES.add("convnet", ConvNet)

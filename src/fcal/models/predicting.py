@@ -59,8 +59,8 @@ def predict(
             preds.append(prediction(model, given.to(device) if isinstance(given, Tensor) else given))
             targets.append(batch["target"].to(device))
             masks.append(batch.get("valid_mask"))
-    known = [mask.to(device) for mask in masks if mask is not None]
-    return Predicted(joined(preds), torch.cat(targets), torch.cat(known) if known else None)
+        known = [mask.to(device) for mask in masks if mask is not None]
+        return Predicted(joined(preds), torch.cat(targets), torch.cat(known) if known else None)
 
 
 def _device_of(model: Any) -> torch.device:

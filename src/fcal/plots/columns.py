@@ -14,6 +14,7 @@ _COLUMNS = {
     "ence": ("ENCE", "errors against predicted sigma, by bins of sigma"),
     "sigma_corr": ("corr(sigma)", "correlation of log predicted and log true sigma; 1 is best"),
     "train_s": ("train, s", "seconds of training"),
+    "cost": ("cost", "time of training beside that of plain likelihood"),
     "predict_ms": ("predict, ms", "milliseconds of prediction"),
     "rmse": ("RMSE", "in the target's unit"),
     "ll": ("log-likelihood", "mean over test rows, in the target's unit; more is better"),

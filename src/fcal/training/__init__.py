@@ -10,7 +10,7 @@ from fcal.training.batches import Batches
 from fcal.training.configuration import FitConfig
 from fcal.training.objectives import Objective, ObjectiveConfig, objective
 from fcal.training.results import Diverged, Fit
-from fcal.training.run_configuration import DataConfig, ModelConfig, RecalibrationConfig, RunConfig
+from fcal.training.run_configuration import CrossfitConfig, DataConfig, ModelConfig, RecalibrationConfig, RunConfig
 
 if TYPE_CHECKING:
     from fcal.training.callbacks import BestCalibration, CalibrationLogger
@@ -31,6 +31,7 @@ __all__ = [
     "Batches",
     "BestCalibration",
     "CalibrationLogger",
+    "CrossfitConfig",
     "DataConfig",
     "Diverged",
     "Fit",

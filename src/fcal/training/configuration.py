@@ -13,6 +13,7 @@ MONITORS: Registry[str] = Registry("monitor")
 for _name, _meaning in {
     "loss": "the objective",
     "nll": "negative log-likelihood per scalar",
+    "nll_scaled": "the same after the best factor on the error bars of a normal law",
     "crps": "continuous ranked probability score per scalar",
     "l1": "smooth L1 (beta 1) of the mean",
     "mse": "squared error of the mean",

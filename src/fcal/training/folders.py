@@ -42,13 +42,13 @@ def undone_if_refused(made: list[Path], kept: Path) -> Iterator[None]:
 
     Args:
         made: Files and folders; those that were there before stay.
-        kept: A folder; once it has a checkpoint or the line of an epoch, nothing is removed.
+        kept: A folder; once it, or one in it, has a checkpoint or the line of an epoch, nothing is removed.
     """
     ours = [path for path in made if not path.exists()]
     try:
         yield
     except BaseException:
-        if not any(kept.glob("checkpoint*")) and not (kept / "history.csv").exists():
+        if not any(kept.rglob("checkpoint*")) and not any(kept.rglob("history.csv")):
             for path in ours:
                 _remove(path)
         raise

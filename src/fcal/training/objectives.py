@@ -48,6 +48,9 @@ class ObjectiveConfig:
         df: f-Cal: degrees of freedom K.
         on: What is constrained: f-Cal ``"q"``, ``"z"`` or ``"both"``; calibration loss ``"variance"`` or ``"std"``.
             The first of them where empty.
+        strata: f-Cal: parts of a batch that are each to follow the law; 1 for the batch as a whole.
+        by: f-Cal: what the strata are of, ``"sigma"`` or the ``"group"`` of the batch; see
+            :class:`fcal.losses.StratifiedLoss`.
         detach_mean: f-Cal and calibration loss: let no gradient of the calibration term reach the mean.
         beta: beta-NLL: power of the variance.
         p: Calibration loss and PCE: 1 or 2.
@@ -68,6 +71,8 @@ class ObjectiveConfig:
     divergence: str = "wasserstein"
     df: int = 75
     on: str = ""
+    strata: int = 1
+    by: str = "sigma"
     detach_mean: bool = False
     beta: float = 0.5
     p: int = 1
@@ -141,7 +146,9 @@ class Mixed(nn.Module):
         if of_nll:  # what has no weight need not be computed
             terms["nll"] = of_nll * self.nll(pred, target, **beside)
         if of_calibration:
-            terms[self.name] = of_calibration * self.calibration(pred, target, **beside)
+            terms[self.name] = of_calibration * self.calibration(
+                pred, target, **beside, **_group(batch, self.calibration)
+            )
         if self.warmup_steps and self.training and torch.is_grad_enabled():
             self.step += 1
         return terms
@@ -153,6 +160,15 @@ class Mixed(nn.Module):
 
 def _beside(batch: Batch) -> dict[str, Any]:
     return {"valid_mask": batch.get("valid_mask"), "weight": batch.get("weight")}
+
+
+def _group(batch: Batch, loss: Callable[..., Tensor]) -> dict[str, Any]:
+    """The groups of a batch, for a loss of each of them."""
+    if not isinstance(loss, losses.StratifiedLoss) or loss.by != "group":
+        return {}
+    if batch.get("group") is None:
+        raise ValueError("expected batches with a 'group' for strata by group, got none")
+    return {"group": batch["group"]}
 
 
 def _of_mean(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -290,7 +306,8 @@ def _shown_loss(loss: Any) -> str:
 
 def _fcal(config: ObjectiveConfig) -> Objective:
     loss = losses.FCalLoss(config.divergence, config.df, on=config.on or "q", detach_mean=config.detach_mean)
-    return Mixed("fcal", loss, config)
+    strata = losses.StratifiedLoss(loss, config.strata, config.by)  # refuses what is wrong
+    return Mixed("fcal", loss if config.strata == 1 else strata, config)
 
 
 def _calibration_loss(config: ObjectiveConfig) -> Objective:

@@ -16,8 +16,12 @@ from torch.distributions import Distribution
 from fcal import data, models, recalibration
 from fcal._config import as_plain, difference, read_config, to_toml, unknown_key
 from fcal._files import atomic_path, provenance, writable_folder, write_json
+from fcal.crossfitting import CrossFit, WithScales
 from fcal.metrics import evaluate
 from fcal.models.predicting import Predicted, predict
+from fcal.recalibration import Recalibrator
+from fcal.training.configuration import FitConfig
+from fcal.training.cross_fits import CrossFits
 from fcal.training.fitting import fit
 from fcal.training.folders import alone_in, removed_if_empty, undone_if_refused
 from fcal.training.objectives import objective
@@ -28,9 +32,10 @@ from fcal.training.sums import SUMS, check_sums, write_sums
 from fcal.training.validation import Validation
 from fcal.training.weights import read_weights, write_weights
 
-CONFIG, WEIGHTS, REPORT, RECALIBRATOR, TRAINING = (
+CONFIG, WEIGHTS, SCALES, REPORT, RECALIBRATOR, TRAINING = (
     "config.toml",
     "weights.safetensors",
+    "scales.safetensors",
     "report.json",
     "recalibrator",
     "training",
@@ -47,7 +52,7 @@ class Run:
     Attributes:
         folder: Where all of it is.
         config: What determined it.
-        model: The trained network.
+        model: The trained network; with ``crossfit.scales``, the network and that of its error bars as one.
         report: What ``report.json`` holds: ``config``, ``seed``, ``fit`` (history and more), ``test`` (the evaluation
             on the test set, after the repair if there is one), ``before`` (without the repair, else None) and
             ``provenance``.
@@ -108,23 +113,58 @@ def train(
             return load(place)
         with undone_if_refused([place / CONFIG, place / TRAINING], place / TRAINING):
             _begin(config, place)
-            result = _fit(config, model, splits, place / TRAINING, callbacks=callbacks, progress=progress)
-        write_weights(place / WEIGHTS, model)
-        report = _plain(_judged(config, model, splits, place) | {"fit": asdict(result), "provenance": provenance()})
+            if config.crossfit.folds:
+                model, held_out, result = _cross_fitted(config, model, splits, place, callbacks, progress)
+            else:
+                result = _fit(config, model, splits, place / TRAINING, callbacks=callbacks, progress=progress)
+                held_out = None
+        _write_networks(place, model)
+        report = _plain(
+            _judged(config, model, splits, place, held_out) | {"fit": asdict(result), "provenance": provenance()}
+        )
         write_json(place / REPORT, report)
         _finish(config, place)
     return Run(folder=place, config=config, model=model, report=report)
 
 
+def _cross_fitted(
+    config: RunConfig, model: nn.Module, splits: data.Splits, place: Path, callbacks: Sequence[Any], progress: bool
+) -> tuple[nn.Module, CrossFit, Fit]:
+    """The network of all rows, what networks of the folds tell of it, and how its training went."""
+    with _says_laws(model):
+        trainings = CrossFits(
+            config,
+            model,
+            splits.train,
+            splits.validation,
+            _how(config),
+            place / TRAINING,
+            callbacks=callbacks,
+            progress=progress,
+        )
+        found, result = trainings.run()
+    return found.full, found, result
+
+
+def _how(config: RunConfig) -> FitConfig:
+    return replace(config.fit, seed=derived_seed("fit", config.seed, config.fit.seed))
+
+
+def _write_networks(place: Path, model: nn.Module) -> None:
+    parts = {WEIGHTS: model.model, SCALES: model.scales} if isinstance(model, WithScales) else {WEIGHTS: model}
+    for name, part in parts.items():
+        assert isinstance(part, nn.Module)
+        write_weights(place / name, part)
+
+
 def _fit(config: RunConfig, model: nn.Module, splits: data.Splits, folder: Path, **options: Any) -> Fit:
-    how = replace(config.fit, seed=derived_seed("fit", config.seed, config.fit.seed))
     with _says_laws(model) if config.recalibration.method else nullcontext():
         return fit(
             model,
             objective(config.objective),
             splits.train,
             splits.validation,
-            how,
+            _how(config),
             folder=folder,
             resume=True,
             **options,
@@ -171,6 +211,12 @@ def load(folder: str | os.PathLike[str]) -> Run:
         raise ValueError(f"expected {place / SUMS} with a line for {RECALIBRATOR}, got none")
     model = _new_model(config)
     read_weights(place / WEIGHTS, model)
+    if config.crossfit.scales:
+        if SCALES not in named:
+            raise ValueError(f"expected {place / SUMS} with a line for {SCALES}, got none")
+        scales = _new_model(config)
+        read_weights(place / SCALES, scales)
+        model = WithScales(model, scales)
     report: dict[str, Any] = json.loads((place / REPORT).read_text(encoding="utf-8"))
     return Run(folder=place, config=config, model=model.eval(), report=report)
 
@@ -240,7 +286,7 @@ def _splits(config: RunConfig) -> data.Splits:
         if not hasattr(splits, part):
             raise ValueError(f"expected `data` {config.data.name!r} with a part {part!r}, got none")
     fewest = {"train": 1, "validation": 1, "test": _FEWEST_TO_JUDGE}
-    if splits.validation is None and not config.recalibration.method:
+    if splits.validation is None and (config.crossfit.folds or not config.recalibration.method):
         del fewest["validation"]
     for part, rows in fewest.items():
         found = _length(part, getattr(splits, part))
@@ -295,29 +341,34 @@ def _read_first_weights(source: Path, model: nn.Module) -> None:
     read_weights(source / WEIGHTS, model)
 
 
-def _judged(config: RunConfig, model: nn.Module, splits: data.Splits, place: Path) -> dict[str, Any]:
+def _judged(
+    config: RunConfig, model: nn.Module, splits: data.Splits, place: Path, held_out: CrossFit | None
+) -> dict[str, Any]:
     """What the run is worth on the test set, before and after the repair."""
     test = _predicted(config, model, splits.test)
     report = {"config": as_plain(config), "seed": config.seed, "test": numbers_of(test), "before": None}
-    if config.recalibration.method:
-        repaired = _repaired(test, _predicted(config, model, splits.validation), config.recalibration, place)
-        report |= {"test": numbers_of(repaired), "before": report["test"]}
-    return report
+    if not config.recalibration.method:
+        return report
+    if held_out is not None:
+        repair = held_out.calibrated(config.recalibration.method).repair
+    else:
+        repair = _repair(_predicted(config, model, splits.validation), config.recalibration)
+    repair.save(place / RECALIBRATOR)
+    _check_law(test.pred)
+    assert isinstance(test.pred, Distribution)
+    repaired = test._replace(pred=repair.transform(test.pred))
+    return report | {"test": numbers_of(repaired), "before": report["test"]}
 
 
 def _predicted(config: RunConfig, model: nn.Module, dataset: Any) -> Predicted:
     return predict(model, dataset, batch_size=config.fit.batch_size, channels_last=config.fit.channels_last)
 
 
-def _repaired(test: Predicted, validation: Predicted, config: RecalibrationConfig, place: Path) -> Predicted:
-    for pred in (validation.pred, test.pred):
-        _check_law(pred)
+def _repair(validation: Predicted, config: RecalibrationConfig) -> Recalibrator:
+    _check_law(validation.pred)
     assert isinstance(validation.pred, Distribution)
-    assert isinstance(test.pred, Distribution)
     repair = recalibration.by_name(config.method)()
-    repair.fit(validation.pred, validation.target, valid_mask=validation.valid_mask)
-    repair.save(place / RECALIBRATOR)
-    return test._replace(pred=repair.transform(test.pred))
+    return repair.fit(validation.pred, validation.target, valid_mask=validation.valid_mask)
 
 
 def numbers_of(predicted: Predicted) -> dict[str, Any]:
@@ -335,8 +386,9 @@ def numbers_of(predicted: Predicted) -> dict[str, Any]:
 def _finish(config: RunConfig, place: Path) -> None:
     """Seal the run; its checkpoint is of no more use."""
     repair = sorted((place / RECALIBRATOR).glob("*")) if config.recalibration.method else []
-    write_sums(place, [*(place / name for name in _SEALED), *repair])
-    for path in (place / TRAINING).glob("checkpoint*"):
+    scales = [place / SCALES] if config.crossfit.scales else []
+    write_sums(place, [*(place / name for name in _SEALED), *scales, *repair])
+    for path in (place / TRAINING).rglob("checkpoint*"):
         path.unlink()
 
 

@@ -1,5 +1,7 @@
 """Numbers of a validation set, batch by batch."""
 
+import math
+
 import torch.nn.functional as F
 from torch import Tensor
 from torch.distributions import Cauchy, Distribution, HalfCauchy
@@ -92,6 +94,8 @@ class Validation:
         told = {name: getattr(report, name) for name in _OF_REPORT}
         told["z_scale"], told["z_shift"] = report.scale.value, report.shift.value
         told["z_sq"] = report.scale.value**2 + report.shift.value**2
+        if report.nll is not None and told["z_sq"] > 0:  # with all sigmas times the root of z_sq
+            told["nll_scaled"] = report.nll - (told["z_sq"] - 1 - math.log(told["z_sq"])) / 2
         return {name: float(value) for name, value in told.items() if value is not None}
 
 

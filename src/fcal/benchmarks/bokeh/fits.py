@@ -4,14 +4,14 @@ import dataclasses
 import time
 from collections.abc import Mapping
 from functools import lru_cache
-from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution, Normal
-from torch.utils.data import ConcatDataset, Dataset
+from torch.utils.data import Dataset
 
+from fcal._datasets import Together
 from fcal.benchmarks.bokeh.methods import Trained
 from fcal.benchmarks.bokeh.settings import Settings
 from fcal.data import Bokeh, BokehConfig, BokehSplits
@@ -27,24 +27,6 @@ _REPETITION = 1000  # from one order of the images to the next; seeds of a table
 _SMALL = 6  # significant digits of the numbers kept of a training
 
 
-class Together(ConcatDataset[Mapping[str, Tensor]]):
-    """Splits one after another, with batches taken at once."""
-
-    def __getitems__(self, indices: Any) -> dict[str, Tensor]:
-        """Many samples, already stacked."""
-        chosen = torch.as_tensor(list(indices))
-        ends = torch.tensor([0, *self.cumulative_sizes])
-        columns: dict[str, Tensor] = {}
-        for part, (first, after) in zip(self.datasets, pairwise(ends), strict=True):
-            here = (chosen >= first) & (chosen < after)
-            if not here.any():
-                continue
-            for name, values in part.__getitems__((chosen[here] - first).tolist()).items():  # type: ignore[attr-defined]
-                whole = columns.setdefault(name, values.new_empty(len(chosen), *values.shape[1:]))
-                whole[here] = values
-        return columns
-
-
 def base_cell(settings: Settings, data: BokehConfig, method: Trained, *, stop_after: int = 0) -> Cell:
     """The training before a method's own; with ``stop_after``, so many epochs of it, on all images."""
     options = {
@@ -55,6 +37,18 @@ def base_cell(settings: Settings, data: BokehConfig, method: Trained, *, stop_af
         "seed": data.seed,
     }
     return _cell(settings, data, method, {"name": method.plain}, options, start=None)
+
+
+def member_cells(settings: Settings, data: BokehConfig, members: int, *, stop_after: int) -> list[Cell]:
+    """Trainings by likelihood on all images, from other first weights and in other orders."""
+    first = base_cell(settings, data, Trained(title="", candidates=()), stop_after=stop_after)
+    others = range(_REPETITION, members * _REPETITION, _REPETITION)
+    return [first, *(_of_seed(first, data.seed + more) for more in others)]
+
+
+def _of_seed(cell: Cell, seed: int) -> Cell:
+    config = {**cell.config, "weights_seed": seed, "fit": {**cell.config["fit"], "seed": seed}}
+    return Cell(cell.kind, config, artifacts=cell.artifacts, needs=cell.needs)
 
 
 def candidate_cells(settings: Settings, data: BokehConfig, method: Trained) -> list[Cell]:
@@ -110,12 +104,20 @@ def _cell(
             "hidden": settings.hidden,
             "deterministic": method.deterministic,
         },
-        "objective": dataclasses.asdict(ObjectiveConfig(**own)),
+        "objective": objective_words(ObjectiveConfig(**own)),
         "fit": dataclasses.asdict(FitConfig(**options, monitor=method.monitor, channels_last=True, schedule="cosine")),
         "all_images": options["stop_after"] > 0,
         "start": None if start is None else start.config,
     }
     return Cell(KIND, config, artifacts=(_WEIGHTS,), needs=() if start is None else (start,))
+
+
+def objective_words(config: ObjectiveConfig) -> dict[str, Any]:
+    """An objective in an address; options that came later than the first cells are left out where they do nothing."""
+    words = dataclasses.asdict(config)
+    if config.strata == 1:
+        del words["strata"], words["by"]
+    return words
 
 
 def train(config: Mapping[str, Any], store: Store) -> dict[str, Any]:
@@ -192,7 +194,7 @@ def splits_of(**config: Any) -> BokehSplits:
 def _network(config: Mapping[str, Any], store: Store, weights_of: Mapping[str, Any] | None) -> ConvNet:
     """The network of a config with fresh weights of its seed, or those of another training."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config["data"]["seed"])
+        torch.manual_seed(config.get("weights_seed", config["data"]["seed"]))
         network = ConvNet(**config["network"]).to(memory_format=torch.channels_last)
     if weights_of is not None:
         weights = load_tensors(store.artifact(KIND, weights_of, _WEIGHTS))

@@ -1,6 +1,7 @@
 """Tables of the benchmark as Markdown, for the docs: written from the JSON, never typed."""
 
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from fcal.benchmarks.columns import scaled_number, scaled_title
@@ -67,6 +68,67 @@ def paired_markdown(table: Table) -> str:
             )
         )
     return "\n".join(lines) + "\n"
+
+
+def against_markdown(table: Table) -> str:
+    """Rows that hold out nothing beside temperature scaling, seed by seed; empty where there are none."""
+    rows = table["against_temperature"]
+    if not rows:
+        return ""
+    titles = [
+        "ECE(q) x100",
+        "ECE(z) x100",
+        "NLL",
+        "CRPS x1000",
+        "L1(GT), ratio",
+        "ECE(q), ECE(z) near the oracle",
+        "cost",
+    ]
+    lines = _header(["", *titles])
+    for name, one in rows.items():
+        near = ", ".join(f"{one['near_oracle'][key]} of {one['seeds']}" for key in ("ece_q", "ece_z"))
+        factors = (("ece_q", 100.0), ("ece_z", 100.0), ("nll", 1.0), ("crps", 1000.0), ("l1_gt", 1.0))
+        numbers = [_mean_and_all(one[key], factor) for key, factor in factors]
+        cost = [value for value in one["cost"] if value is not None]
+        lines.append(_line([name, *numbers, near, f"{fmean(cost):.2f}" if cost else _MISSING]))
+    return "\n".join(lines) + "\n"
+
+
+def intervals_markdown(table: Table) -> str:
+    """Coverage and width of central intervals; empty where nothing is known."""
+    rows = table["intervals"]
+    if not rows:
+        return ""
+    level = next(iter(rows.values()))["level"]
+    lines = _header(["", f"coverage of {level:.0%} intervals", "mean width x1000"])
+    for name, one in rows.items():
+        words = (_around(one["coverage"], 1.0, 4), _around(one["width"], 1000.0, 4))
+        lines.append(_line([name, *words]))
+    return "\n".join(lines) + "\n"
+
+
+def strata_markdown(table: Table) -> str:
+    """Calibration by size of the predicted sigma; empty where nothing is known."""
+    rows = table["strata"]
+    if not rows:
+        return ""
+    titles = [f"{kind} x100, {word} stratum" for kind in ("ECE(z)", "ECE(q)") for word in ("mean", "worst")]
+    lines = _header(["", *titles, "ENCE"])
+    for name, one in rows.items():
+        numbers = (_around(one[f"{key}_{word}"], 100.0, 3) for key in ("ece_z", "ece_q") for word in ("mean", "worst"))
+        lines.append(_line([name, *numbers, _spread(table["rows"][name]["ence"], "ence")]))
+    return "\n".join(lines) + "\n"
+
+
+def _mean_and_all(values: Sequence[float], factor: float) -> str:
+    return f"**{factor * fmean(values):.3g}** ({_several(values, factor)})" if values else _MISSING
+
+
+def _around(value: Mapping[str, float | None], factor: float, digits: int) -> str:
+    mean, sd = value["mean"], value["sd"]
+    if mean is None:
+        return _MISSING
+    return f"{factor * mean:.{digits}g}" + ("" if sd is None else f" ± {factor * sd:.2g}")
 
 
 def candidates_markdown(table: Table) -> str:

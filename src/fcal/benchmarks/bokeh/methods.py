@@ -44,6 +44,38 @@ class PostHoc:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CrossFitted:
+    """A method that trains on all images and learns error bars from networks that have not seen an image.
+
+    Args:
+        title: What people call it.
+        recalibrator: Its name in ``fcal.recalibration``, fitted to held-out predictions; none where empty.
+        scales: Objective of networks of error bars, fitted to held-out errors; None for the network's own.
+        batch: Images in a batch of it; that of the settings where 0.
+        intervals: Whether it says no law but intervals, CV+.
+    """
+
+    title: str
+    recalibrator: str = "temperature"
+    scales: Mapping[str, Any] | None = None
+    batch: int = 0
+    intervals: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ensembled:
+    """A deep ensemble of networks trained by likelihood on all images; its law is their mixture.
+
+    Args:
+        title: What people call it.
+        members: How many networks.
+    """
+
+    title: str = "ensemble"
+    members: int = 5
+
+
+@dataclass(frozen=True, kw_only=True)
 class Oracle:
     """The law that the labels were drawn from.
 
@@ -54,7 +86,7 @@ class Oracle:
     title: str = "oracle (knows the noise)"
 
 
-Method = Trained | PostHoc | Oracle
+Method = Trained | PostHoc | CrossFitted | Ensembled | Oracle
 
 
 def _repeated(name: str) -> tuple[Mapping[str, Any], ...]:
@@ -105,5 +137,27 @@ METHODS.add("fcal_kl", Trained(title="f-Cal-KL", candidates=_weighted("fcal", 0.
 METHODS.add(
     "fcal_wass", Trained(title="f-Cal-Wass", candidates=_weighted("fcal", 0.02, 0.005, 0.1, divergence="wasserstein"))
 )
+
+# Small batches of few degrees of freedom: each of eight strata must hold many times df residuals.
+_OOF_FCAL = {"name": "fcal", "divergence": "kl", "lam": 0.3, "df": 20}
+_OOF_BATCH = 512
+METHODS.add("ensemble", Ensembled(title="ensemble of 5 (mixture)"))
+METHODS.add("oof_temperature", CrossFitted(title="out-of-fold temperature"))
+METHODS.add("oof_nll", CrossFitted(title="out-of-fold error bars, likelihood", scales={"name": "nll"}))
+METHODS.add("oof_fcal", CrossFitted(title="out-of-fold error bars, f-Cal", scales=_OOF_FCAL, batch=_OOF_BATCH))
+METHODS.add(
+    "oof_fcal_strata",
+    CrossFitted(
+        title="out-of-fold error bars, f-Cal in 8 strata of sigma",
+        scales={**_OOF_FCAL, "strata": 8},
+        batch=_OOF_BATCH,
+    ),
+)
+METHODS.add("oof_conformal", CrossFitted(title="out-of-fold conformal law", recalibrator="conformal"))
+METHODS.add(
+    "oof_nll_conformal",
+    CrossFitted(title="out-of-fold error bars, conformal law", recalibrator="conformal", scales={"name": "nll"}),
+)
+METHODS.add("cv_plus", CrossFitted(title="CV+ (intervals only)", recalibrator="", intervals=True))
 
 ALL_IMAGES = "_all"  # suffix of the row of a method that also trains on the images others hold out

@@ -30,6 +30,8 @@ COLUMNS = (
 ERRORS = ("ece_z", "mce_z", "ece_q", "mce_q", "ence")
 GRIDS = ((20, 75), (200, 75), (1000, 75), (20, 100), (200, 100), (1000, 100))  # S and K
 GALLERY = 8
+LEVEL = 0.9  # of intervals
+STRATA = 8  # of predicted sigma
 _DIGITS = 6
 
 
@@ -58,6 +60,25 @@ def scored(pred: Distribution | Tensor, test: Mapping[str, Tensor], *, bins: int
         "coverage": _rounded(dict(report.coverage)),
         "curves": _curves(report),
     }
+
+
+def by_sigma(pred: Distribution, test: Mapping[str, Tensor], *, bins: int, df: int) -> dict[str, list[float | None]]:
+    """ECE(z) and ECE(q) of equally many residuals each, from the smallest predicted sigmas to the largest."""
+    sigma = pred.stddev.flatten()
+    z = fcal.standardize(pred, test["target"].to(pred.mean.dtype)).flatten()
+    reports = [
+        fcal.evaluate(Normal(torch.zeros_like(part), torch.ones_like(part)), part, bins=bins, df=df)
+        for part in z[sigma.argsort(stable=True)].tensor_split(STRATA)
+    ]
+    return {name: [_number(getattr(report, name)) for report in reports] for name in ("ece_z", "ece_q")}
+
+
+def interval(low: Tensor, high: Tensor, test: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Share of targets inside intervals of a level, and their mean width."""
+    inside = (test["target"] >= low) & (test["target"] <= high)
+    return {"level": LEVEL} | _rounded(
+        {"coverage": inside.double().mean().item(), "width": (high - low).double().mean().item()}
+    )
 
 
 def milliseconds(predict: Callable[[], object], images: int, repeats: int = 3) -> float:

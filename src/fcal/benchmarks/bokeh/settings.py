@@ -8,6 +8,7 @@ from fcal._registry import Registry
 from fcal.data import BokehConfig
 
 PAPER_NOISES = ("homoscedastic", "heteroscedastic")
+_EPOCHS = ("base_epochs", "tune_epochs", "early_epochs", "fold_epochs", "scale_epochs")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +35,10 @@ class Settings:
         tune_rate: Learning rate of it.
         tune_batch: Images in a batch of it; calibration is a property of a batch, so it is larger.
         candidates: Hyper-parameters tried for each method.
+        folds: Folds of the rows that cross-fit.
+        early_epochs: Epochs that their networks have in common.
+        fold_epochs: Epochs of each network after these.
+        scale_epochs: Epochs of networks of error bars, at ``tune_rate``.
         df: Number K of squared residuals in a sum q, in the losses and in the table.
         bins: Number S of bins of the table's ECE and MCE.
     """
@@ -54,12 +59,17 @@ class Settings:
     tune_rate: float = 3e-4
     tune_batch: int = 256
     candidates: int = 3
+    folds: int = 3
+    early_epochs: int = 3
+    fold_epochs: int = 7
+    scale_epochs: int = 3
     df: int = 75
     bins: int = 20
 
     def __post_init__(self) -> None:
-        for name in ("seeds", "base_epochs", "tune_epochs", "base_batch", "tune_batch"):
+        for name in ("seeds", "base_batch", "tune_batch", *_EPOCHS):
             check_integer(name, getattr(self, name), at_least=1, at_most=1_000_000)
+        check_integer("folds", self.folds, at_least=2, at_most=1000)
         check_integer("candidates", self.candidates, at_least=1, at_most=3)
         check_integer("df", self.df, at_least=1, at_most=10_000)
         check_integer("bins", self.bins, at_least=2, at_most=10_000)

@@ -14,6 +14,11 @@ from fcal.data.bokeh import SPLITS
 _FEWEST_IMAGES = 1000  # a network that saw fewer has hardly learnt the task: the paper's numbers say nothing of it
 AS_LONG = "nll trained as long"  # what f-Cal is compared with beside the likelihood's best
 _OF_CANDIDATES = ("l1_gt", "ece_z", "ece_q", "nll")
+TABLE_COLUMNS = (*COLUMNS, "cost")  # which is a ratio to another row
+_REPAIRED = "temperature"  # what rows without a held-out set are compared with
+_OUT_OF_FOLD = "oof_"
+_OF_INTERVALS = ("coverage", "width")
+_BANDS = 2.0  # how many times the band of calibrated models is still near the oracle
 
 Results = Mapping[str, Sequence[Mapping[str, Any]]]  # of each row, one result per seed
 
@@ -29,6 +34,7 @@ def table(settings: Settings, noise: str, regime: str, results: Results) -> dict
     """
     sizes = {split: len(Bokeh(split, settings.data(noise, regime, 0))) for split in SPLITS}
     test_images = sizes["test"] + sizes["extra"]
+    results = _with_cost(results)
     return {
         "noise": noise,
         "regime": regime,
@@ -37,10 +43,13 @@ def table(settings: Settings, noise: str, regime: str, results: Results) -> dict
         "df": settings.df,
         "n_test": 2 * test_images,
         "images": {"train": sizes["train"], "validation": sizes["validation"], "test": test_images},
-        "columns": list(COLUMNS),
+        "columns": list(TABLE_COLUMNS),
         "rows": {name: _row(found) for name, found in results.items()},
         "floors": _floors(results),
         "paired": _paired(results),
+        "against_temperature": _against_temperature(results),
+        "intervals": _intervals(results),
+        "strata": _strata(results),
         "paper": paper_numbers(noise) if _like_the_paper(settings, regime) else {},
         "paper_grid": paper_grid(),
     }
@@ -75,7 +84,7 @@ def _paper() -> dict[str, Any]:
 
 def _row(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Mean and sd of every column over seeds, and what each candidate would have scored."""
-    by_seed = {column: [result.get("columns", {}).get(column) for result in found] for column in COLUMNS}
+    by_seed = {column: [result.get("columns", {}).get(column) for result in found] for column in TABLE_COLUMNS}
     row: dict[str, Any] = {column: _spread(values) for column, values in by_seed.items()}
     row["seeds"] = by_seed
     row["ence_floor"] = next((result["floors"]["ence"] for result in found if "floors" in result), None)
@@ -143,6 +152,70 @@ def _paired(results: Results) -> dict[str, Any]:
     pairs = [(one, two) for one in ("fcal_kl", "fcal_wass") for two in ("nll", AS_LONG)]
     pairs += [(f"{one}_all", "nll_all") for one in ("fcal_kl", "fcal_wass")]
     return {f"{one} - {two}": _pair(known[one], known[two]) for one, two in pairs if {one, two} <= set(known)}
+
+
+def _with_cost(results: Results) -> Results:
+    """Every row with its time of training beside that of plain likelihood, seed by seed."""
+    plain = [result.get("columns", {}).get("train_s") for result in results.get("nll", ())]
+    if not plain:
+        return results
+    return {row: [_costed(one, base) for one, base in zip(found, plain, strict=True)] for row, found in results.items()}
+
+
+def _costed(result: Mapping[str, Any], plain: float | None) -> Mapping[str, Any]:
+    seconds = result.get("columns", {}).get("train_s")
+    if seconds is None or not plain:
+        return result
+    return {**result, "columns": {**result["columns"], "cost": seconds / plain}}
+
+
+def _against_temperature(results: Results) -> dict[str, Any]:
+    """Rows that hold out nothing for good beside temperature scaling, which does, seed by seed."""
+    rival = results.get(_REPAIRED, ())
+    rows = {row: found for row, found in results.items() if row.startswith(_OUT_OF_FOLD)}
+    return {row: _beside_temperature(found, rival) for row, found in rows.items()} if rival else {}
+
+
+def _beside_temperature(found: Sequence[Mapping[str, Any]], rival: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Differences of errors and scores, ratios of accuracy, and in how many seeds calibration is near the oracle's."""
+    both = [(a["columns"], b["columns"]) for a, b in zip(found, rival, strict=True) if "floors" in a and "floors" in b]
+    bands = [result["floors"] for result in found if "floors" in result]
+    near = {
+        name: sum(one[name] <= _BANDS * band[name]["q95"] for (one, _), band in zip(both, bands, strict=False))
+        for name in ("ece_z", "ece_q")
+    }
+    return {
+        "seeds": len(found),
+        **{name: [one[name] - two[name] for one, two in both] for name in ("ece_z", "ece_q", "nll", "crps")},
+        "l1_gt": [one["l1_gt"] / two["l1_gt"] for one, two in both],
+        "near_oracle": near,
+        "cost": [one.get("cost") for one, _ in both],
+    }
+
+
+def _intervals(results: Results) -> dict[str, Any]:
+    """Coverage of central intervals of a level, and their width where it is known."""
+    known = {row: [result["interval"] for result in found if "interval" in result] for row, found in results.items()}
+    return {
+        row: {"level": same[0]["level"]}
+        | {name: _spread([one[name] for one in same]) for name in ("coverage", "width")}
+        for row, same in known.items()
+        if same
+    }
+
+
+def _strata(results: Results) -> dict[str, Any]:
+    """Mean and worst calibration error of residuals by size of the predicted sigma."""
+    known = {row: [result["strata"] for result in found if "strata" in result] for row, found in results.items()}
+    return {
+        row: {
+            f"{name}_{word}": _spread([of(one[name]) for one in same])
+            for name in ("ece_z", "ece_q")
+            for word, of in (("mean", fmean), ("worst", max))
+        }
+        for row, same in known.items()
+        if same
+    }
 
 
 def _trained_as_long(result: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,180 @@
+"""Rows of the Bokeh benchmark that hold out no image for good, at their smallest: are they what they say?"""
+
+import shutil
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+
+import fcal
+from fcal.benchmarks import bokeh
+from fcal.benchmarks.bokeh import crossfits, fits, markdown
+from fcal.benchmarks.bokeh.cells import row_cell
+from fcal.benchmarks.bokeh.methods import METHODS
+from fcal.benchmarks.bokeh.rows import by_sigma, columns_together, interval
+from fcal.benchmarks.bokeh.tables import table
+from fcal.sweeps import Store
+from fcal.sweeps.keys import file_stem
+
+ROWS = [
+    "nll", "temperature", "ensemble", "oof_temperature", "oof_nll", "oof_fcal", "oof_fcal_strata", "oof_conformal",
+    "oof_nll_conformal", "cv_plus",
+]  # fmt: skip
+SETTINGS = bokeh.preset("tiny", noises=("heteroscedastic",))
+DATA = SETTINGS.data("heteroscedastic", "paper-like", 0)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return Store(tmp_path_factory.mktemp("crossfits") / "cells")
+
+
+@pytest.fixture(scope="module")
+def done(store):
+    found = bokeh.benchmark(SETTINGS, store=store, methods=ROWS, workers=1, progress=False)
+    assert not found.crashed
+    return found
+
+
+@pytest.fixture(scope="module")
+def rows(done):
+    return done.document["tables"][0]["rows"]
+
+
+def test_mean_is_that_of_the_network_of_all_images(rows):
+    """Also where error bars have a network of their own; a conformal law need not be centred."""
+    kept = [rows[name]["l1_gt"]["mean"] for name in ("oof_temperature", "oof_nll", "oof_fcal", "oof_fcal_strata")]
+    assert kept == [kept[0]] * 4
+    assert rows["cv_plus"]["l1_gt"]["mean"] == kept[0]
+
+
+@pytest.mark.usefixtures("done")
+def test_no_network_of_a_fold_has_seen_it(store):
+    """Every image is held out by exactly one network, whose prediction is the one that is used."""
+    found, _ = crossfits.crossfit_of(SETTINGS, DATA, METHODS["oof_temperature"], store)
+    splits = fits.splits_of(**crossfits.crossfit_cell(SETTINGS, DATA).config["data"])
+    both = crossfits.Together([splits.train, splits.validation])
+    for number, network in enumerate(found.without):
+        held = (found.fold == number).nonzero().squeeze(1)
+        pred = network(both.__getitems__(held.tolist())["input"])
+        torch.testing.assert_close(found.held_out.mean[held], pred.mean, rtol=1e-4, atol=1e-5)
+    assert len(found.fold) == len(splits.train) + len(splits.validation)
+    assert found.error_ratio == 1
+
+
+@pytest.mark.usefixtures("done")
+def test_temperature_is_the_rms_of_held_out_residuals_at_the_level_of_the_full_network(store, rows):
+    """Recomputed by NumPy, up to the NLL of the test images."""
+    found, _ = crossfits.crossfit_of(SETTINGS, DATA, METHODS["oof_temperature"], store)
+    fold, y = found.fold.numpy(), found.target.double().numpy()
+    mean, sd = found.held_out.mean.double().numpy(), found.held_out.stddev.double().numpy().copy()
+    seen = found.seen.stddev.double().numpy()
+    for number in range(SETTINGS.folds):
+        here = fold == number
+        sd[here] *= np.exp(np.log(seen[here]).mean() - np.log(sd[here]).mean())
+    factor = np.sqrt(np.mean(((y - mean) / sd) ** 2))
+    splits = fits.splits_of(**crossfits.crossfit_cell(SETTINGS, DATA).config["data"])
+    test = columns_together((splits.test, splits.extra))
+    pred = fits.predicted(found.full, crossfits.Together([splits.test, splits.extra]))
+    nll = -scipy.stats.norm.logpdf(test["target"], pred.mean, factor * pred.stddev.numpy()).mean()
+    assert rows["oof_temperature"]["nll"]["mean"] == pytest.approx(nll, rel=1e-4)
+
+
+@pytest.mark.usefixtures("done")
+def test_ensemble_is_the_mean_density_of_five_networks(store, rows):
+    epochs = store.get("bokeh-row", row_cell(SETTINGS, DATA, "nll").config)["epochs"]["base"]
+    cells = fits.member_cells(SETTINGS, DATA, 5, stop_after=epochs)
+    assert len({cell.key for cell in cells}) == 5
+    splits = fits.splits_of(**cells[0].config["data"])
+    images, target = (
+        crossfits.Together([splits.test, splits.extra]),
+        columns_together((splits.test, splits.extra))["target"],
+    )
+    preds = [fits.predicted(fits.network_of(cell, store), images) for cell in cells]
+    density = np.mean([scipy.stats.norm.pdf(target, pred.mean, pred.stddev) for pred in preds], 0)
+    assert rows["ensemble"]["nll"]["mean"] == pytest.approx(-np.log(density).mean(), rel=1e-4)
+    assert not torch.equal(preds[0].mean, preds[1].mean)
+
+
+def test_intervals_have_coverage_and_width_but_no_law(done, rows):
+    assert all(rows["cv_plus"][column]["mean"] is None for column in ("nll", "ece_q", "ece_z", "crps"))
+    found = done.document["tables"][0]["intervals"]
+    assert set(found) == set(bokeh.rows_of(ROWS))
+    assert all(0.5 < one["coverage"]["mean"] <= 1 and one["width"]["mean"] > 0 for one in found.values())
+
+
+def test_interval_counts_its_ends():
+    low, high = torch.tensor([0.0, 0.0, 0.0]), torch.tensor([1.0, 1.0, 3.0])
+    found = interval(low, high, {"target": torch.tensor([0.0, 2.0, 3.0])})
+    assert found == {"level": 0.9, "coverage": pytest.approx(2 / 3, rel=1e-5), "width": pytest.approx(5 / 3, rel=1e-5)}
+
+
+def test_strata_are_of_equal_size_from_small_sigma_to_large():
+    """Error bars too small in the last eighth alone: only its ECE is large."""
+    generator = torch.Generator().manual_seed(0)
+    sigma = torch.linspace(1, 2, 8000, dtype=torch.float64)[torch.randperm(8000, generator=generator)]
+    error = sigma * torch.randn(8000, dtype=torch.float64, generator=generator)
+    error = torch.where(sigma > 1.875, 2 * error, error)
+    pred = torch.distributions.Normal(torch.zeros(8000, dtype=torch.float64), sigma)
+    found = by_sigma(pred, {"target": error}, bins=20, df=20)
+    assert len(found["ece_z"]) == 8
+    assert found["ece_z"][-1] > 3 * max(found["ece_z"][:-1])
+
+
+def test_cost_is_the_ratio_of_training_times(rows):
+    ratio = rows["oof_temperature"]["train_s"]["mean"] / rows["nll"]["train_s"]["mean"]
+    assert rows["oof_temperature"]["cost"]["mean"] == pytest.approx(ratio)
+    assert rows["nll"]["cost"]["mean"] == 1
+
+
+def test_rows_beside_temperature_are_paired_differences(done, rows):
+    found = done.document["tables"][0]["against_temperature"]
+    assert set(found) == {name for name in ROWS if name.startswith("oof_")}
+    for name, one in found.items():
+        assert one["nll"] == [pytest.approx(rows[name]["nll"]["mean"] - rows["temperature"]["nll"]["mean"])]
+        assert one["l1_gt"] == [pytest.approx(rows[name]["l1_gt"]["mean"] / rows["temperature"]["l1_gt"]["mean"])]
+
+
+def test_near_the_oracle_is_within_two_bands():
+    floors = {name: {"expected": 0.1, "q95": 0.2} for name in ("ece_z", "mce_z", "ece_q", "mce_q", "ence")}
+
+    def result(ece_q):
+        columns = {"ece_z": 0.5, "ece_q": ece_q, "nll": 1.0, "crps": 1.0, "l1_gt": 1.0}
+        return {"status": "done", "columns": columns, "floors": floors}
+
+    settings = bokeh.preset("tiny", seeds=2)
+    results = {"oof_nll": [result(0.39), result(0.41)], "temperature": [result(0.1), result(0.1)]}
+    near = table(settings, "homoscedastic", "paper-like", results)["against_temperature"]["oof_nll"]["near_oracle"]
+    assert near == {"ece_z": 0, "ece_q": 1}
+
+
+def test_weights_that_are_lost_are_trained_again(store, done, tmp_path):
+    """Another row of the same cross-fit in a store without artifacts gives the same number."""
+    copied = tmp_path / "cells"
+    shutil.copytree(store.folder, copied)
+    other = Store(copied)
+    cell = row_cell(SETTINGS, DATA, "oof_nll")
+    (copied / f"{file_stem(cell.kind, cell.config)}.json").unlink()
+    again = bokeh.benchmark(SETTINGS, store=other, methods=["nll", "oof_nll"], workers=1, progress=False)
+    before = done.document["tables"][0]["rows"]["oof_nll"]["nll"]["mean"]
+    assert again.document["tables"][0]["rows"]["oof_nll"]["nll"]["mean"] == before
+
+
+def test_markdown_shows_what_is_known(done):
+    one = done.document["tables"][0]
+    assert markdown.against_markdown(one).count("\n") == 2 + 6
+    assert "cv_plus" in markdown.intervals_markdown(one)
+    assert "oof_fcal_strata" in markdown.strata_markdown(one)
+    empty = {**one, "against_temperature": {}, "intervals": {}, "strata": {}}
+    assert not any(
+        show(empty) for show in (markdown.against_markdown, markdown.intervals_markdown, markdown.strata_markdown)
+    )
+
+
+def test_strata_reach_the_objective():
+    config = crossfits.scales_cell(SETTINGS, DATA, METHODS["oof_fcal_strata"]).config
+    assert config["objective"]["strata"] == 8
+    assert "strata" not in crossfits.scales_cell(SETTINGS, DATA, METHODS["oof_fcal"]).config["objective"]
+    loss = fcal.training.objective(fcal.training.ObjectiveConfig(**config["objective"])).calibration
+    assert isinstance(loss, fcal.losses.StratifiedLoss)
