@@ -54,7 +54,7 @@ def test_benchmark_prints_a_table_for_people(tmp_path, capsys):
 
 def test_benchmark_explains_rows_of_all_images(tmp_path, capsys):
     assert main([*TINY, "--methods", "nll", "--out", str(tmp_path)]) == 0
-    assert "Rows “..._all”, or “all images”, are also trained on the held-out images" in capsys.readouterr().out
+    assert "Rows “..._all”, or “all data”, are also trained on the held-out data" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

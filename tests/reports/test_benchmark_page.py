@@ -88,7 +88,7 @@ def test_variant_with_all_images_stands_after_its_method_and_says_so():
     names = re.findall(r'<th scope="row"[^>]*data-value="(.*?)">(.*?)</th>', html)
     assert names == [
         ("NLL", "NLL"),
-        ("NLL, all images", "NLL<small>all images</small>"),
+        ("NLL, all data", "NLL<small>all data</small>"),
         ("f-Cal-KL", "f-Cal-KL"),
     ]
 
@@ -152,7 +152,7 @@ def test_foot_of_a_table_explains_its_columns_and_rows():
     table = {"columns": ["l1", "nll"], "rows": {"nll": row(1.0), "nll_all": row(1.0)}}
     section = benchmark_sections([table])[1].body_html
     assert "<li>L1 is a smooth L1 (Huber&#x27;s loss) of the predicted mean" in section
-    assert "<li>Rows “..._all”, or “all images”, are also trained on the held-out images" in section
+    assert "<li>Rows “..._all”, or “all data”, are also trained on the held-out data" in section
     assert footnotes({"columns": ["nll"], "rows": {"nll": row(1.0)}}) == ""
 
 

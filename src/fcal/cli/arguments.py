@@ -160,3 +160,27 @@ def _add_benchmark(commands: Commands) -> None:
         default="runs/bokeh",
         help="where finished cells are kept and the page is written, over an older one (default runs/bokeh)",
     )
+    _add_uci(tasks)
+
+
+def _add_uci(tasks: Commands) -> None:
+    task = _command(
+        tasks,
+        "uci",
+        "fcal.cli.uci_benchmark",
+        "regression on eight UCI tables with the standard splits, beside published figures",
+        "fcal benchmark uci --data ../shared/data --preset quick",
+    )
+    task.add_argument(
+        "--data", required=True, metavar="DIR", help="folder of the tables (concrete/data/data.txt, ...), or above it"
+    )
+    task.add_argument(
+        "--preset", default="quick", help="tiny (to see that it runs), quick (minutes) or full (default quick)"
+    )
+    task.add_argument("--datasets", metavar="A,B", help="tables, as concrete,yacht (default: as the preset says)")
+    task.add_argument("--networks", metavar="A,B", help="1x50 or 2x64 (default: both)")
+    task.add_argument("--methods", metavar="A,B", help="rows to compute (default: all)")
+    task.add_argument("--workers", metavar="N", type=int, default=2, help="processes (default 2)")
+    task.add_argument(
+        "--out", metavar="DIR", default="runs/uci", help="where finished cells and results are kept (default runs/uci)"
+    )

@@ -16,7 +16,12 @@ _COLUMNS = {
     "train_s": ("train, s", "seconds of training"),
     "cost": ("cost", "time of training beside that of plain likelihood"),
     "predict_ms": ("predict, ms", "milliseconds of prediction"),
-    "rmse": ("RMSE", ""),
+    "rmse": ("RMSE", "in the target's unit"),
+    "ll": ("log-likelihood", "mean over test rows, in the target's unit; more is better"),
+    "coverage_68": ("in 68 %", "share of targets in the central interval of 68 %"),
+    "coverage": ("in 90 %", "share of targets in the central interval of 90 %"),
+    "coverage_95": ("in 95 %", "share of targets in the central interval of 95 %"),
+    "width": ("width", "of the central interval of 90 %, in the target's unit"),
     "silog": ("SiLog", ""),
 }
 _SMOOTH = frozenset({"l1_gt", "l1"})

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 _ALL = "_all"
 _ALL_NOTE = (
-    "Rows “..._all”, or “all images”, are also trained on the held-out images, which the others choose by and post-hoc "
+    "Rows “..._all”, or “all data”, are also trained on the held-out data, which the others choose by and post-hoc "
     "methods are fitted on: every method has then seen as many."
 )
 _TITLES = {
@@ -24,9 +24,12 @@ _TITLES = {
     "conformal": "conformal",
     "fcal_kl": "f-Cal-KL",
     "fcal_wass": "f-Cal-Wass",
+    "ensemble": "ensemble",
     "oof_temperature": "out-of-fold temperature",
     "oof_nll": "out-of-fold NLL",
     "oof_fcal": "out-of-fold f-Cal",
+    "oof_conformal": "out-of-fold conformal",
+    "cv_plus": "CV+",
 }
 # Those most often compared have colours and dashes of their own; further ones share colours with other dashes.
 _ORDER = (
@@ -78,7 +81,7 @@ def method_title(name: str) -> str:
 
     Example:
         >>> method_title("fcal_wass"), method_title("nll_all"), method_title("my_method")
-        ('f-Cal-Wass', 'NLL, all images', 'my_method')
+        ('f-Cal-Wass', 'NLL, all data', 'my_method')
     """
     return ", ".join(part for part in method_parts(name) if part)
 
@@ -88,10 +91,10 @@ def method_parts(name: str) -> tuple[str, str]:
 
     Example:
         >>> method_parts("nll_all"), method_parts("nll")
-        (('NLL', 'all images'), ('NLL', ''))
+        (('NLL', 'all data'), ('NLL', ''))
     """
     base = _base(name)
-    return _TITLES.get(base, base), "all images" if name != base else ""
+    return _TITLES.get(base, base), "all data" if name != base else ""
 
 
 def method_style(name: str) -> Style:
@@ -122,7 +125,7 @@ def bottom_to_top(names: Iterable[str]) -> list[str]:
 
 
 def method_order(name: str) -> tuple[int, str, bool]:
-    """Sorts methods as tables show them, each beside its variant with all images; unknown ones come last, by name."""
+    """Sorts methods as tables show them, each beside its variant with all data; unknown ones come last, by name."""
     base = _base(name)
     known = list(_TITLES)
     return (known.index(base) if base in known else len(known), base, name != base)

@@ -9,15 +9,16 @@ from typing import Any, Literal
 Mark = Literal["best", "near"]
 
 HIGHER_IS_BETTER = frozenset(
-    {"sigma_corr", "d1", "map", "ap50", "ap75", "mmap", "pdq", "pdq_spatial", "pdq_label", "coverage"}
+    {"sigma_corr", "ll", "d1", "map", "ap50", "ap75", "mmap", "pdq", "pdq_spatial", "pdq_label"}
 )
-_NOT_RANKED = frozenset({"train_s", "predict_ms"})
+# More coverage is not better than what was promised, nor a narrow interval that does not cover.
+_NOT_RANKED = frozenset({"train_s", "predict_ms", "coverage_68", "coverage", "coverage_95", "width"})
 _LIMITS = frozenset({"oracle"})  # they know what no method may
 _STANDARD_ERRORS = 2.0
 RULE = (
     "Bold: the best mean of a column. ≈: its mean difference to the best is at most twice the standard error of that "
     "difference, paired over seeds where every seed's value is known, else from both standard deviations. "
-    "The oracle, failed rows and times are not ranked."
+    "The oracle, failed rows, times, coverage and widths are not ranked."
 )
 ONE_SEED = "Of one seed there is no standard deviation: differences may be noise, and no row is marked as the best."
 
