@@ -160,3 +160,26 @@ def _add_benchmark(commands: Commands) -> None:
         default="runs/bokeh",
         help="where finished cells are kept and the page is written, over an older one (default runs/bokeh)",
     )
+    _add_sensors(tasks)
+
+
+def _add_sensors(tasks: Commands) -> None:
+    task = _command(
+        tasks,
+        "sensors",
+        "fcal.cli.sensors_benchmark",
+        "learn the noise of real sensors as a function of the state, and compare with what is known of it",
+        "fcal benchmark sensors --data robot_known_noise",
+    )
+    task.add_argument("--data", required=True, metavar="DIR", help="folder with barfoot_ser and smartloc_gnss")
+    task.add_argument("--preset", default="full", help="tiny (to see that it runs) or full (minutes) (default full)")
+    task.add_argument(
+        "--sensors", metavar="A,B", help="laser, range, bearing, gnss, laser_whole, ... (default: as the preset says)"
+    )
+    task.add_argument("--workers", metavar="N", type=int, default=2, help="processes (default 2)")
+    task.add_argument(
+        "--out",
+        metavar="DIR",
+        default="runs/sensors",
+        help="where finished cells are kept and the tables are written, over older ones (default runs/sensors)",
+    )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from fcal.benchmarks.sensors.files import GNSS, GNSS_TRUTH, LANDMARKS, LASER, data_file, digest
@@ -21,6 +22,7 @@ from fcal.sweeps import Cell, Store, load_tensors, run, save_tensors
 KIND, FOLD_KIND = "sensors-table", "sensors-fold"
 _VERSION = 1  # of what cells hold
 _WEIGHTS = ".safetensors"
+_FEWEST_STRETCHES = 12
 _FILES = {"laser": (LASER,), "range": (LANDMARKS,), "bearing": (LANDMARKS,), "gnss": (GNSS, GNSS_TRUTH)}
 _READERS: Mapping[str, Callable[[Path], Readings]] = {
     "laser": read_laser,
@@ -66,7 +68,7 @@ def benchmark(
     start = time.perf_counter()
     cells = cells_of(settings, checksums(data, settings.tables))
     for sensor in dict.fromkeys(TASKS[name].sensor for name in cells):
-        readings_of(str(data), sensor, settings.rows)  # what is wrong with a file is told before the work
+        _check_stretches(readings_of(str(data), sensor, settings.rows))  # a mistake is told before the work
     outcomes = run(
         cells.values(), functools.partial(compute, data=str(data)), store=store, workers=workers, progress=progress
     )
@@ -74,6 +76,15 @@ def benchmark(
     tables = [outcomes[cell].result for name, cell in cells.items() if name not in failed]
     document = {"task": "sensors", "tables": tables, "wall_s": round(time.perf_counter() - start, 3)}
     return Benchmark(document=document, crashed=failed)
+
+
+def _check_stretches(readings: Readings) -> None:
+    """Refuse a drive too short to hold out parts of it, and parts of what remains."""
+    there = len(np.unique(readings.stretch))
+    if there < _FEWEST_STRETCHES:
+        raise ValueError(
+            f"expected {readings.sensor} readings in at least {_FEWEST_STRETCHES} stretches of time, got {there}"
+        )
 
 
 def checksums(data: str | Path, tables: Sequence[str]) -> dict[str, str]:
