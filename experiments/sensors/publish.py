@@ -121,8 +121,8 @@ def _answers(tables: Mapping[str, Table]) -> str:
         f"{gnss['rows']['stated']['ll']['mean']:.2f}.",
         "- Most of the stated noise of the laser is none. Told the velocity with its sign, a network corrects the "
         f"known model until {1000 * far['learnt'][BEST]['noise']:.1f} mm of {1000 * far['stated_sd']:.1f} remain: "
-        "errors go with the velocity, as those of readings and truth taken at different moments do. The sd about the known "
-        f"model that it implies is still {far['learnt'][BEST]['ratio']:.3f} of the stated.",
+        "errors go with the velocity, as those of readings and truth taken at different moments do. The sd about the "
+        f"known model that it implies is still {far['learnt'][BEST]['ratio']:.3f} of the stated.",
         *(_whole(tables[f"{name}_whole"]) for name in ("range", "bearing")),
     ]
     return "## What came out\n\n" + "\n".join(lines) + "\n"

@@ -123,10 +123,10 @@ NAN = np.full((900, 1), np.nan)
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"r_var": None}, "dataset1.mat with a matrix `r_var`, got none"),
+        ({"r_var": None}, "dataset1.mat with a matrix of numbers `r_var`, got t, x_true, v, r, l$"),
         ({"r": np.zeros((7, 1))}, r"`r` of .*dataset1.mat of shape \(900, 1\), got \(7, 1\)"),
         ({"r": NAN}, r"`r` of .*dataset1.mat finite, got nan \(900 of 900 values\)"),
-        ({"l": "far"}, "`l` of .*dataset1.mat a matrix of numbers, got <U3"),
+        ({"l": "far"}, "dataset1.mat with a matrix of numbers `l`, got t, x_true, v, r, r_var$"),
         ({"r_var": np.array([[-1.0]])}, "`r_var` of .*dataset1.mat above 0, got -1"),
         ({"t": np.zeros((900, 1))}, "`t` of .*dataset1.mat rising, got 0 s"),
     ],

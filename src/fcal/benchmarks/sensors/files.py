@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from fcal.benchmarks.sensors.matlab import matlab_matrices
 from fcal.benchmarks.sensors.readings import Array
 
 LASER = "barfoot_ser/dataset1.mat"
@@ -51,30 +53,20 @@ def matrices(path: Path, shapes: Mapping[str, tuple[int | str, ...]]) -> dict[st
         shapes: Shape of each, where a letter stands for a number that is the same wherever the letter is.
 
     Raises:
-        ImportError: SciPy is missing.
         ValueError: No such file format, name or shape, or values that are not finite.
     """
-    try:
-        from scipy.io import loadmat
-    except ImportError:
-        raise ImportError("expected scipy to read MATLAB files; pip install 'fcal[robot]'") from None
     _check_size(path)
-    try:
-        found = loadmat(path, variable_names=list(shapes))
-    except Exception as error:  # SciPy's reader raises whatever comes up on a damaged file
-        raise ValueError(f"expected {path} a MATLAB file of version 5, got: {type(error).__name__}: {error}") from None
+    found = matlab_matrices(path)
     known: dict[str, int] = {}
     return {name: _matrix(found, name, shape, known, path) for name, shape in shapes.items()}
 
 
 def _matrix(
-    found: Mapping[str, Any], name: str, shape: tuple[int | str, ...], known: dict[str, int], path: Path
+    found: Mapping[str, NDArray[Any]], name: str, shape: tuple[int | str, ...], known: dict[str, int], path: Path
 ) -> Array:
     value = found.get(name)
     if value is None:
-        raise ValueError(f"expected {path} with a matrix `{name}`, got none")
-    if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiub":
-        raise ValueError(f"expected `{name}` of {path} a matrix of numbers, got {getattr(value, 'dtype', type(value))}")
+        raise ValueError(f"expected {path} with a matrix of numbers `{name}`, got {', '.join(found) or 'none'}")
     fits = value.ndim == len(shape) and all(
         size == (known.setdefault(side, size) if isinstance(side, str) else side)
         for side, size in zip(shape, value.shape, strict=True)
