@@ -37,8 +37,7 @@ def main() -> None:
     if missing:
         raise SystemExit(f"expected all tables of the preset, got none of {', '.join(missing)}")
     tables = [records[name].result for name in settings.tables]
-    seconds = round(sum(record.seconds or 0.0 for record in records.values()), 3)
-    document = {"task": "sensors", "tables": tables, "settings": sensors.described(settings), "table_s": seconds}
+    document = {"task": "sensors", "tables": tables, "settings": sensors.described(settings)}
     write_json(folder / "results.json", document)
     with atomic_path(folder / "sensors.png") as temporary:
         picture.draw(tables).savefig(temporary, dpi=110, metadata={"Software": None})
@@ -110,44 +109,63 @@ others that they have never seen.
 
 def _answers(tables: Mapping[str, Table]) -> str:
     """What came out, in sentences whose numbers are the tables'."""
-    laser, far, gnss = tables["laser"]["known"], tables["laser_whole"]["known"], tables["gnss"]
-    lines = [
-        f"- Laser: the learnt sd is {_sd(laser, 'm')}, the stated one {laser['stated_sd']:.4f} m: a ratio of "
-        f"{laser['learnt'][BEST]['ratio']:.3f} (`{BEST}`). Within 5 %: {_who(laser)}.",
-        *(_bins(tables[name]) for name in ("range", "bearing")),
-        f"- GNSS: {gnss['family']['verdict']}. A network of normal laws has a log-likelihood of "
-        f"{gnss['family']['log_likelihood']['normal']:.3f}, one of Student-t laws "
-        f"{gnss['family']['log_likelihood']['student-t']:.3f}; the stated variances, as normal laws, "
-        f"{gnss['rows']['stated']['ll']['mean']:.2f}.",
-        "- Most of the stated noise of the laser is none. Told the velocity with its sign, a network corrects the "
-        f"known model until {1000 * far['learnt'][BEST]['noise']:.1f} mm of {1000 * far['stated_sd']:.1f} remain: "
-        "errors go with the velocity, as those of readings and truth taken at different moments do. The sd about the "
-        f"known model that it implies is still {far['learnt'][BEST]['ratio']:.3f} of the stated.",
-        *(_whole(tables[f"{name}_whole"]) for name in ("range", "bearing")),
-    ]
+    sentences = {
+        "laser": _laser,
+        "range": _bins,
+        "bearing": _bins,
+        "gnss": _gnss,
+        "laser_whole": _laser_whole,
+        "range_whole": _whole,
+        "bearing_whole": _whole,
+    }
+    lines = [f"- {sentences[name](table)}" for name, table in tables.items()]
     return "## What came out\n\n" + "\n".join(lines) + "\n"
+
+
+def _laser(table: Table) -> str:
+    known = table["known"]
+    return (
+        f"Laser: the learnt sd is {known['learnt'][BEST]['sd']:.5f} m, the stated one {known['stated_sd']:.5f} m: a "
+        f"ratio of {known['learnt'][BEST]['ratio']:.3f} (`{BEST}`). Within 5 %: {_who(known)}. The verdict of `{BEST}` "
+        f"is “{table['rows'][BEST]['verdict']}”: given the speed but not its sign, errors lie on two sides."
+    )
+
+
+def _gnss(table: Table) -> str:
+    family, trained = table["family"], table["family"]["log_likelihood"]
+    return (
+        f"GNSS: {family['verdict']}. A network of normal laws has a log-likelihood of {trained['normal']:.3f}, one of "
+        f"Student-t laws {trained['student-t']:.3f}; the stated variances, as normal laws, "
+        f"{table['rows']['stated']['ll']['mean']:.2f}."
+    )
+
+
+def _laser_whole(table: Table) -> str:
+    known, learnt = table["known"], table["known"]["learnt"][BEST]
+    return (
+        "Most of the stated noise of the laser is none. Told the velocity with its sign, a network corrects the known "
+        f"model until {1000 * learnt['noise']:.1f} mm of {1000 * known['stated_sd']:.1f} remain: errors go with the "
+        "velocity, as those of readings and truth taken at different moments do. The sd about the known model that it "
+        f"implies is still {learnt['ratio']:.3f} of the stated."
+    )
 
 
 def _bins(table: Table) -> str:
     known = table["known"]
     near = ", ".join(f"{one['learnt'][BEST]['ratio']:.3f}" for one in known["bins"])
     return (
-        f"- {table['sensor'].capitalize()}: in the three bins of distance, learnt sds by the source's are {near} "
+        f"{table['sensor'].capitalize()}: in the three bins of distance, learnt sds by the source's are {near} "
         f"(`{BEST}`). All within 10 %: {_who(known)}."
     )
 
 
 def _whole(table: Table) -> str:
-    known, before = table["known"], table["known"]["learnt"][BEST]
+    known, learnt = table["known"], table["known"]["learnt"][BEST]
     near = ", ".join(f"{one['learnt'][BEST]['ratio']:.3f}" for one in known["bins"])
     return (
-        f"- {table['sensor'].capitalize()}, told everything: {before['noise']:.4f} of {known['measured_sd']:.4f} "
+        f"{table['sensor'].capitalize()}, told everything: {learnt['noise']:.4f} of {known['measured_sd']:.4f} "
         f"{table['unit']} is noise. Learnt sds by the source's: {near}. All within 10 %: {_who(known)}."
     )
-
-
-def _sd(known: Mapping[str, Any], unit: str) -> str:
-    return f"{known['learnt'][BEST]['sd']:.4f} {unit}"
 
 
 def _who(known: Mapping[str, Any]) -> str:

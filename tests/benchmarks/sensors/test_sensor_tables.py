@@ -16,7 +16,7 @@ from torch.distributions import Normal, StudentT
 import fcal
 from fcal.benchmarks import sensors
 from fcal.benchmarks.sensors import markdown
-from fcal.benchmarks.sensors.folds import test_fold as fold_of  # pytest would take it for a test
+from fcal.benchmarks.sensors.folds import fold_of
 from fcal.benchmarks.sensors.laws import law, parameters, spread
 from fcal.sweeps import Store
 

@@ -35,7 +35,7 @@ def inputs_of(task: Task, readings: Readings) -> Tensor:
     return torch.from_numpy(np.stack([readings.state[name] for name in names], axis=1)).float()
 
 
-def test_fold(readings: Readings, settings: Settings) -> Tensor:
+def fold_of(readings: Readings, settings: Settings) -> Tensor:
     """The fold that tests each reading: whole stretches of time."""
     return fold_numbers(len(readings), settings.folds, groups=torch.from_numpy(readings.stretch), seed=settings.seed)
 
@@ -53,7 +53,7 @@ def fold(task: Task, readings: Readings, settings: Settings, number: int) -> tup
         The family of every prediction, by name, and its parameters as tensors ``"name.loc"`` and so on.
     """
     inputs, errors = inputs_of(task, readings), torch.from_numpy(readings.error).float()
-    stretch, tested = torch.from_numpy(readings.stretch), test_fold(readings, settings) == number
+    stretch, tested = torch.from_numpy(readings.stretch), fold_of(readings, settings) == number
     rows = Rows(inputs[~tested], errors[~tested])
     test = Rows(inputs[tested], errors[tested])
     groups = stretch[~tested]

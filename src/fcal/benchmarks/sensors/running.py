@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from fcal.benchmarks.sensors.files import GNSS, GNSS_TRUTH, LANDMARKS, LASER, data_file, digest
-from fcal.benchmarks.sensors.folds import fold, test_fold
+from fcal.benchmarks.sensors.folds import fold, fold_of
 from fcal.benchmarks.sensors.readers import read_gnss, read_landmarks, read_laser
 from fcal.benchmarks.sensors.readings import Readings
 from fcal.benchmarks.sensors.settings import TASKS, Settings, Task
@@ -66,9 +65,10 @@ def benchmark(
         ValueError: Files are missing or are not as they should be, or a table is unknown.
     """
     start = time.perf_counter()
-    cells = cells_of(settings, checksums(data, settings.tables))
-    for sensor in dict.fromkeys(TASKS[name].sensor for name in cells):
-        _check_stretches(readings_of(str(data), sensor, settings.rows))  # a mistake is told before the work
+    known = checksums(data, settings.tables)
+    cells = cells_of(settings, known)
+    for name, checksum in known.items():  # a mistake is told before the work
+        _check_stretches(readings_of(str(data), TASKS[name].sensor, settings.rows, checksum))
     outcomes = run(
         cells.values(), functools.partial(compute, data=str(data)), store=store, workers=workers, progress=progress
     )
@@ -124,9 +124,8 @@ def _config(name: str, settings: Settings, checksum: str) -> dict[str, Any]:
 
 def compute(kind: str, config: Mapping[str, Any], store: Store, *, data: str) -> dict[str, Any]:
     """The result of a cell of either kind."""
-    torch.set_num_threads(1)
     settings, task = Settings(**config["settings"]), TASKS[config["name"]]
-    readings = readings_of(data, task.sensor, settings.rows)
+    readings = readings_of(data, task.sensor, settings.rows, config["data"])
     if kind == FOLD_KIND:
         found, tensors = fold(task, readings, settings, config["fold"])
         save_tensors(store.artifact(kind, config, _WEIGHTS), tensors)
@@ -145,12 +144,13 @@ def _table(
         assert tensors is not None, "folds are computed first"
         assert found is not None, "folds are computed first"
         folds.append((found, tensors))
-    return table(config["name"], task, readings, settings, folds, test_fold(readings, settings))
+    return table(config["name"], task, readings, settings, folds, fold_of(readings, settings))
 
 
 @functools.lru_cache(maxsize=4)
-def readings_of(data: str, sensor: str, most: int) -> Readings:
-    """Readings of a sensor, at most so many."""
+def readings_of(data: str, sensor: str, most: int, checksum: str) -> Readings:
+    """Readings of a sensor, at most so many; kept in memory as long as the files are those of the checksum."""
+    del checksum  # it is part of what is remembered
     return _READERS[sensor](Path(data)).thinned(most)
 
 
