@@ -79,7 +79,7 @@ def _page(settings: sensors.Settings, tables: Sequence[Table], records: Sequence
         if table["corrects"]:
             parts += ["How much of these is noise about the learnt correction:\n", markdown.noise_markdown(table)]
         chosen = ", ".join(f"{name} in {times}" for name, times in Counter(table["family"]["chosen"]).items())
-        parts += [f"Family of the noise: {table['family']['verdict']}. Networks predict: {chosen} of the folds.\n"]
+        parts += [f"{markdown.family_sentence(table)} Networks predict: {chosen} of the folds.\n"]
         parts += [markdown.family_markdown(table)]
     return "\n".join(parts)
 
@@ -134,9 +134,10 @@ def _laser(table: Table) -> str:
 def _gnss(table: Table) -> str:
     family, trained = table["family"], table["family"]["log_likelihood"]
     return (
-        f"GNSS: {family['verdict']}. A network of normal laws has a log-likelihood of {trained['normal']:.3f}, one of "
-        f"Student-t laws {trained['student-t']:.3f}; the stated variances, as normal laws, "
-        f"{table['rows']['stated']['ll']['mean']:.2f}."
+        f"GNSS, readings of a track counted as one: {family['verdict']}; all of a stretch counted as one: "
+        f"{family['by_stretches']['verdict']}. A network of normal laws has a log-likelihood of "
+        f"{trained['normal']:.3f}, one of Student-t laws {trained['student-t']:.3f}; the stated variances, as normal "
+        f"laws, {table['rows']['stated']['ll']['mean']:.2f}."
     )
 
 

@@ -48,7 +48,7 @@ def test_sensors_prints_one_document_and_writes_table_and_picture(tmp_path, caps
     assert main(words(tmp_path, tmp_path / "out")) == 0  # from the cells
     out = capsys.readouterr().out
     assert "| oof_fcal |" in out
-    assert "Family of the noise: " in out
+    assert "Family of the noise, " in out
 
 
 @pytest.mark.parametrize(

@@ -103,13 +103,22 @@ def family_markdown(table: Table) -> str:
     return "\n".join(lines) + "\n"
 
 
+def family_sentence(table: Table) -> str:
+    """Which family the noise is of, with readings of a track, and with those of a stretch, counted as one."""
+    family = table["family"]
+    return (
+        f"Family of the noise, with readings of a track as one: {family['verdict']}. With those of a stretch as one: "
+        f"{family['by_stretches']['verdict']}."
+    )
+
+
 def everything(tables: Sequence[Table]) -> str:
     """What the command prints."""
     parts = []
     for table in tables:
         parts += [f"## {title(table)}\n", facts(table) + "\n", results_markdown(table)]
         parts += ["Standard deviations that laws say errors have:\n", known_markdown(table)]
-        parts += [f"Family of the noise: {table['family']['verdict']}.\n"]
+        parts += [family_sentence(table) + "\n"]
     return "\n".join(parts)
 
 

@@ -233,22 +233,34 @@ def _curve(task: Task, readings: Readings, methods: Mapping[str, Tested]) -> dic
 
 
 def _family(laws: Tested, readings: Readings, settings: Settings) -> dict[str, Any]:
-    """The family that errors speak for, by the predictions of normal networks that have not seen them."""
+    """The family that errors speak for, by the predictions of normal networks that have not seen them.
+
+    Readings of a track count as one, as in the verdicts; beside it what is said where those of a stretch do, of all
+    landmarks or satellites together, which errs on the side of not telling.
+    """
     pred = joined(laws.parts)
     assert isinstance(pred, Distribution)
     order = torch.cat(laws.rows)
+    errors = torch.from_numpy(readings.error)[order]
     some = torch.zeros(len(order), dtype=torch.bool)
     some[:: -(-len(order) // _TO_CHOOSE)] = True
-    stretch = torch.from_numpy(readings.stretch)[order]
-    found = select_family(
-        pred,
-        torch.from_numpy(readings.error)[order],
-        groups=stretch,
-        valid_mask=some,
-        folds=settings.folds,
-        seed=settings.seed,
+    by_track, by_stretch = (
+        select_family(
+            pred,
+            errors,
+            groups=torch.from_numpy(groups)[order],
+            valid_mask=some,
+            folds=settings.folds,
+            seed=settings.seed,
+        )
+        for groups in (readings.track, readings.stretch)
     )
-    return {"named": found.family, "verdict": found.verdict, "ranking": [asdict(one) for one in found.ranking]}
+    return {
+        "named": by_track.family,
+        "verdict": by_track.verdict,
+        "ranking": [asdict(one) for one in by_track.ranking],
+        "by_stretches": {"named": by_stretch.family, "verdict": by_stretch.verdict},
+    }
 
 
 def _log_likelihood(laws: Tested, readings: Readings) -> float:
