@@ -5,6 +5,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 
 from fcal.benchmarks.sensors.markdown import STATES
 from fcal.plots.canvas import BAND, LAW, caption, new_picture, quiet
@@ -42,6 +43,9 @@ def _panel(table: Mapping[str, Any], ax: Axes) -> None:
         ax.plot(curve["x"], curve["learnt"][method], **(line_style(method) | {"lw": 1.6}), label=f"learnt: {method}")
     if curve["axis"] in _LOGARITHMIC:
         ax.set_yscale("log")
+        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        ax.yaxis.set_major_formatter(FormatStrFormatter("%g"))
+        ax.yaxis.set_minor_formatter(NullFormatter())
     else:
         ax.set_ylim(bottom=0)
     robust = "robust sd" if table["sensor"] == "gnss" else "sd"
