@@ -161,6 +161,7 @@ def _add_benchmark(commands: Commands) -> None:
         help="where finished cells are kept and the page is written, over an older one (default runs/bokeh)",
     )
     _add_uci(tasks)
+    _add_sensors(tasks)
 
 
 def _add_uci(tasks: Commands) -> None:
@@ -169,7 +170,7 @@ def _add_uci(tasks: Commands) -> None:
         "uci",
         "fcal.cli.uci_benchmark",
         "regression on eight UCI tables with the standard splits, beside published figures",
-        "fcal benchmark uci --data ../shared/data --preset quick",
+        "fcal benchmark uci --data uci_gal --preset quick",
     )
     task.add_argument(
         "--data", required=True, metavar="DIR", help="folder of the tables (concrete/data/data.txt, ...), or above it"
@@ -183,4 +184,26 @@ def _add_uci(tasks: Commands) -> None:
     task.add_argument("--workers", metavar="N", type=int, default=2, help="processes (default 2)")
     task.add_argument(
         "--out", metavar="DIR", default="runs/uci", help="where finished cells and results are kept (default runs/uci)"
+    )
+
+
+def _add_sensors(tasks: Commands) -> None:
+    task = _command(
+        tasks,
+        "sensors",
+        "fcal.cli.sensors_benchmark",
+        "learn the noise of real sensors as a function of the state, and compare with what is known of it",
+        "fcal benchmark sensors --data robot_known_noise",
+    )
+    task.add_argument("--data", required=True, metavar="DIR", help="folder with barfoot_ser and smartloc_gnss")
+    task.add_argument("--preset", default="full", help="tiny (to see that it runs) or full (minutes) (default full)")
+    task.add_argument(
+        "--sensors", metavar="A,B", help="laser, range, bearing, gnss, laser_whole, ... (default: as the preset says)"
+    )
+    task.add_argument("--workers", metavar="N", type=int, default=2, help="processes (default 2)")
+    task.add_argument(
+        "--out",
+        metavar="DIR",
+        default="runs/sensors",
+        help="where finished cells are kept and the tables are written, over older ones (default runs/sensors)",
     )
