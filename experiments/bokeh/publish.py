@@ -155,6 +155,11 @@ def _without_held_out(table: Mapping[str, Any]) -> list[str]:
             markdown.against_markdown(table),
         ),
         ("Central intervals:\n", markdown.intervals_markdown(table)),
+        (
+            "What the networks of folds know of the images held out, because they start from one that has seen all for "
+            "a few epochs (1 would be nothing, or luck of the draw of images), and what they lack:\n",
+            markdown.folds_markdown(table),
+        ),
         ("By size of the predicted sigma, eight strata:\n", markdown.strata_markdown(table)),
     ):
         parts += [words, text] if text else []

@@ -166,10 +166,22 @@ def test_markdown_shows_what_is_known(done):
     assert markdown.against_markdown(one).count("\n") == 2 + 6
     assert "cv_plus" in markdown.intervals_markdown(one)
     assert "oof_fcal_strata" in markdown.strata_markdown(one)
-    empty = {**one, "against_temperature": {}, "intervals": {}, "strata": {}}
-    assert not any(
-        show(empty) for show in (markdown.against_markdown, markdown.intervals_markdown, markdown.strata_markdown)
-    )
+    empty = {**one, "against_temperature": {}, "intervals": {}, "strata": {}, "folds": {}}
+    shown = (markdown.against_markdown, markdown.intervals_markdown, markdown.strata_markdown, markdown.folds_markdown)
+    assert not any(show(empty) for show in shown)
+
+
+def test_leak_is_the_ratio_of_errors_on_held_out_and_test_images(store, done):
+    """Of a network without a fold, recomputed."""
+    found, _ = crossfits.crossfit_of(SETTINGS, DATA, METHODS["oof_temperature"], store)
+    splits = fits.splits_of(**crossfits.crossfit_cell(SETTINGS, DATA).config["data"])
+    target = columns_together((splits.test, splits.extra))["target"].double()
+    images = crossfits.Together([splits.test, splits.extra])
+    test = np.mean([(target - fits.predicted(one, images).mean).square().mean().item() for one in found.without])
+    held_out = (found.target - found.held_out.mean).double().square().mean().item()
+    leak = done.document["tables"][0]["folds"]["mse_leak"]["mean"]
+    assert leak == pytest.approx(held_out / test, rel=1e-4)
+    assert "held-out images" in markdown.folds_markdown(done.document["tables"][0])
 
 
 def test_strata_reach_the_objective():

@@ -107,6 +107,20 @@ def intervals_markdown(table: Table) -> str:
     return "\n".join(lines) + "\n"
 
 
+def folds_markdown(table: Table) -> str:
+    """How far networks of folds know the images held out, and how much worse than that of all images they are."""
+    found = table["folds"]
+    if not found:
+        return ""
+    lines = _header(["networks of folds", "squared errors", "z²"])
+    for what, words in (
+        ("leak", "held-out images, as a ratio to test images"),
+        ("fewer", "as a ratio to the network of all, on test images"),
+    ):
+        lines.append(_line([words, *(_around(found[f"{name}_{what}"], 1.0, 3) for name in ("mse", "z2"))]))
+    return "\n".join(lines) + "\n"
+
+
 def strata_markdown(table: Table) -> str:
     """Calibration by size of the predicted sigma; empty where nothing is known."""
     rows = table["strata"]

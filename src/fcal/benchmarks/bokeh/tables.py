@@ -50,6 +50,7 @@ def table(settings: Settings, noise: str, regime: str, results: Results) -> dict
         "against_temperature": _against_temperature(results),
         "intervals": _intervals(results),
         "strata": _strata(results),
+        "folds": _folds(results),
         "paper": paper_numbers(noise) if _like_the_paper(settings, regime) else {},
         "paper_grid": paper_grid(),
     }
@@ -215,6 +216,18 @@ def _strata(results: Results) -> dict[str, Any]:
         }
         for row, same in known.items()
         if same
+    }
+
+
+def _folds(results: Results) -> dict[str, Any]:
+    """What networks of folds owe to the images held out, and to having seen fewer than the network of all."""
+    found = [result["crossfit"] for result in results.get("oof_temperature", ()) if "crossfit" in result]
+    if not found:
+        return {}
+    return {
+        f"{name}_{what}": _spread([one[name][above] / one[name][below] for one in found])
+        for name in ("mse", "z2")
+        for what, above, below in (("leak", "held_out", "test"), ("fewer", "test", "full_test"))
     }
 
 
