@@ -151,7 +151,7 @@ def _without_held_out(table: Mapping[str, Any]) -> list[str]:
     for words, text in (
         (
             "Out-of-fold rows less temperature scaling, mean and seed by seed (L1(GT): ratio to the network that it "
-            "repairs; near the oracle: within twice the band of calibrated models):\n",
+            "repairs; band: what 95 % of calibrated models stay below):\n",
             markdown.against_markdown(table),
         ),
         ("Central intervals:\n", markdown.intervals_markdown(table)),

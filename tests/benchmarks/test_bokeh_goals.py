@@ -9,7 +9,7 @@ def beside(**changes):
     """Two seeds in which all goals are reached."""
     good = {
         "seeds": 2, "ece_q": [-0.01, -0.02], "ece_z": [-0.001, -0.001], "nll": [-0.1, -0.2], "crps": [-0.001, -0.002],
-        "l1_gt": [0.9, 1.0], "near_oracle": {"ece_z": 2, "ece_q": 2}, "cost": [2.5, 3.5],
+        "l1_gt": [0.9, 1.0], "of_band": {"ece_z": [1.0, 0.5], "ece_q": [1.9, 2.1]}, "cost": [2.5, 3.5],
     }  # fmt: skip
     return good | changes
 
@@ -42,7 +42,12 @@ def test_all_goals_are_reached():
         ({"nll": [-0.1]}, 2, "a seed has no number (no)"),
         ({"crps": [0.001, 0.0]}, 3, "+0.5 (0 of 2 seeds below) (no)"),
         ({"l1_gt": [1.0, 1.02]}, 4, "1.010 (no)"),
-        ({"near_oracle": {"ece_z": 2, "ece_q": 1}}, 5, "ECE(q) in 1 of 2 seeds, ECE(z) in 2 of 2 seeds (no)"),
+        (
+            {"of_band": {"ece_z": [1.0, 1.0], "ece_q": [2.5, 1.7]}},
+            5,
+            "ECE(q) 2.10 (1 of 2 seeds), ECE(z) 1.00 (2 of 2 seeds) (no)",
+        ),
+        ({"of_band": {"ece_z": [1.0], "ece_q": [1.0]}}, 5, "a seed has no number (no)"),
         ({"cost": [3.0, 3.1]}, 6, "3.05 (no)"),
     ],
 )

@@ -86,11 +86,11 @@ def against_markdown(table: Table) -> str:
     ]
     lines = _header(["", *titles])
     for name, one in rows.items():
-        near = ", ".join(f"{one['near_oracle'][key]} of {one['seeds']}" for key in ("ece_q", "ece_z"))
+        bands = [_mean_and_all(one["of_band"][key], 1.0) for key in ("ece_q", "ece_z")]
         factors = (("ece_q", 100.0), ("ece_z", 100.0), ("nll", 1.0), ("crps", 1000.0), ("l1_gt", 1.0))
         numbers = [_mean_and_all(one[key], factor) for key, factor in factors]
         cost = [value for value in one["cost"] if value is not None]
-        lines.append(_line([name, *numbers, near, f"{fmean(cost):.2f}" if cost else _MISSING]))
+        lines.append(_line([name, *numbers, *bands, f"{fmean(cost):.2f}" if cost else _MISSING]))
     return "\n".join(lines) + "\n"
 
 

@@ -18,7 +18,6 @@ TABLE_COLUMNS = (*COLUMNS, "cost")  # which is a ratio to another row
 _REPAIRED = "temperature"  # what rows without a held-out set are compared with
 _OUT_OF_FOLD = "oof_"
 _OF_INTERVALS = ("coverage", "width")
-_BANDS = 2.0  # how many times the band of calibrated models is still near the oracle
 
 Results = Mapping[str, Sequence[Mapping[str, Any]]]  # of each row, one result per seed
 
@@ -178,18 +177,18 @@ def _against_temperature(results: Results) -> dict[str, Any]:
 
 
 def _beside_temperature(found: Sequence[Mapping[str, Any]], rival: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Differences of errors and scores, ratios of accuracy, and in how many seeds calibration is near the oracle's."""
+    """Differences of errors and scores, ratios of accuracy, and of calibration errors to the band of calibrated models."""
     both = [(a["columns"], b["columns"]) for a, b in zip(found, rival, strict=True) if "floors" in a and "floors" in b]
     bands = [result["floors"] for result in found if "floors" in result]
-    near = {
-        name: sum(one[name] <= _BANDS * band[name]["q95"] for (one, _), band in zip(both, bands, strict=False))
+    of_band = {
+        name: [one[name] / band[name]["q95"] for (one, _), band in zip(both, bands, strict=False)]
         for name in ("ece_z", "ece_q")
     }
     return {
         "seeds": len(found),
         **{name: [one[name] - two[name] for one, two in both] for name in ("ece_z", "ece_q", "nll", "crps")},
         "l1_gt": [one["l1_gt"] / two["l1_gt"] for one, two in both],
-        "near_oracle": near,
+        "of_band": of_band,
         "cost": [one.get("cost") for one, _ in both],
     }
 
