@@ -177,7 +177,7 @@ def _against_temperature(results: Results) -> dict[str, Any]:
 
 
 def _beside_temperature(found: Sequence[Mapping[str, Any]], rival: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Differences of errors and scores; ratios of accuracy, and of calibration errors to the calibrated models' band."""
+    """Differences of errors and scores; ratios of accuracy, and of calibration errors to the band."""
     both = [(a["columns"], b["columns"]) for a, b in zip(found, rival, strict=True) if "floors" in a and "floors" in b]
     bands = [result["floors"] for result in found if "floors" in result]
     of_band = {
