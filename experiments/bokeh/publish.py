@@ -54,7 +54,9 @@ def main() -> None:
 
 def _finished(settings: bokeh.Settings, store: Store) -> tuple[bokeh.Benchmark, list[str]]:
     """Tables of the methods that are finished, regime by regime, and which are not."""
-    tables, results, left = [], {}, []
+    tables: list[Any] = []
+    results: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}
+    left: list[str] = []
     for regime in settings.regimes:
         part = replace(settings, regimes=(regime,))
         missing = {name: _missing(part, store, [name]) for name in METHODS.names()}

@@ -91,7 +91,7 @@ def _draw_bars(axis: Axes, rows: tuple[Tensor, Tensor], model: Any, calibrated: 
 def _draw_residuals(axis: Axes, title: str, z: Tensor) -> None:
     grid = np.linspace(-5, 5, 201)
     edges = np.linspace(-5, 5, 41 if len(z) > _MANY else 21)
-    axis.hist(z.flatten().clamp(-5, 5), bins=edges, density=True, color=_GREY, alpha=0.6)
+    axis.hist(z.flatten().clamp(-5, 5), bins=edges.tolist(), density=True, color=_GREY, alpha=0.6)
     axis.plot(grid, np.exp(-(grid**2) / 2) / np.sqrt(2 * np.pi), color="black", linewidth=1)
     inside = (z.abs() <= 1).double().mean()
     words = f"mean of z² {z.square().mean():.2f}\n{inside:.0%} within 1 sd"
