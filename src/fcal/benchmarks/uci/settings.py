@@ -18,12 +18,12 @@ _MOST_EPOCHS = 100
 # Epochs of the two networks, batch and rate by table, within a budget of minutes: the folds choose how many of them are
 # best, and on the four largest tables they take them all, so that longer training would still gain a little there.
 _FULL: dict[str, tuple[dict[str, int], int, float]] = {
-    "concrete": ({"1x50": 160, "2x64": 160}, 32, 1e-2),
+    "concrete": ({"1x50": 400, "2x64": 160}, 32, 1e-2),
     "energy": ({"1x50": 400, "2x64": 300}, 32, 1e-2),
-    "kin8nm": ({"1x50": 50, "2x64": 30}, 64, 1e-2),
-    "naval": ({"1x50": 60, "2x64": 40}, 64, 1e-2),
-    "power": ({"1x50": 30, "2x64": 20}, 64, 1e-2),
-    "protein": ({"1x50": 20, "2x64": 12}, 128, 5e-3),
+    "kin8nm": ({"1x50": 120, "2x64": 30}, 64, 1e-2),
+    "naval": ({"1x50": 100, "2x64": 40}, 64, 1e-2),
+    "power": ({"1x50": 80, "2x64": 20}, 64, 1e-2),
+    "protein": ({"1x50": 50, "2x64": 12}, 128, 5e-3),
     "wine": ({"1x50": 30, "2x64": 30}, 32, 3e-3),
     "yacht": ({"1x50": 600, "2x64": 600}, 32, 1e-2),
 }
