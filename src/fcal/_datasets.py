@@ -107,6 +107,13 @@ class Together(ConcatDataset[Any]):
         tensor([4., 3., 4.])
     """
 
+    def __init__(self, datasets: Sequence[Any]) -> None:
+        super().__init__(datasets)
+        entries = [set(fetched(dataset, [0])) for dataset in datasets if len(dataset)]
+        odd = sorted({name for names in entries for other in entries for name in names ^ other})
+        if odd:
+            raise ValueError(f"expected datasets with the same entries, got {odd[0]!r} in some alone")
+
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         """Many samples, already stacked."""
         chosen = torch.as_tensor(list(indices))

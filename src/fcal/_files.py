@@ -50,8 +50,13 @@ def writable_folder(path: str | os.PathLike[str]) -> Path:
 
     Raises:
         OSError: It cannot be made or written to.
+        ValueError: An empty name.
     """
+    if not os.fspath(path):
+        raise ValueError("expected the name of a folder, got ''")
     folder = Path(path)
+    if folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(f"expected a folder, got the file {folder}")
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder):
         return folder

@@ -71,7 +71,7 @@ def test_best_row_reaches_most_and_then_costs_least():
     assert best_row(document(*rows)) == "oof_nll"
     text = goals_markdown(document(*rows))
     assert "| oof_temperature | 6 of 7 | 1.00 |" in text
-    assert "`oof_nll`, the row that reaches most:" in text
+    assert "`oof_nll`, the row that reaches most, chosen by these numbers:" in text
 
 
 def test_strata_are_compared_with_the_whole_batch():
@@ -88,3 +88,10 @@ def test_nothing_is_said_of_tables_without_such_rows():
     assert goals_markdown(document()) == ""
     assert goals(document(), "oof_nll") == []
     assert conditional_goals(document()) == []
+
+
+def test_row_that_one_table_lacks_is_listed_and_judged_by_its_share():
+    made = document(("oof_nll", beside(nll=[1.0, 1.0])))
+    made["tables"].append({**document(("oof_nll", beside()), ("oof_fcal", beside()))["tables"][0], "noise": "gamma"})
+    assert best_row(made) == "oof_fcal"
+    assert "| oof_fcal | 7 of 7 |" in goals_markdown(made)

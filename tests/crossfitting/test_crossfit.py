@@ -7,6 +7,7 @@ from torch.distributions import Normal
 from torch.utils.data import TensorDataset
 
 import fcal
+from fcal._datasets import fetched
 from fcal.crossfitting import levelled, recentred
 
 ONE_LINE = fit_line(noisy_line())
@@ -93,7 +94,7 @@ def test_crossfit_in_processes_is_the_same(found):
 
 def test_with_scales_keeps_means_and_fits_to_held_out_errors(found):
     def fit_scales(rows, start):
-        batch = rows.__getitems__(list(range(len(rows))))
+        batch = fetched(rows, list(range(len(rows))))
         start.sigma.data = (batch["target"] - batch["center"]).square().mean().sqrt()
         return start
 
@@ -155,7 +156,7 @@ def test_predictions_carry_no_graph(found):
 
 
 def test_recentred_refuses_a_family_without_location():
-    with pytest.raises(ValueError, match="expected `pred` of a family with a location, .*, got Gamma"):
+    with pytest.raises(ValueError, match="expected `pred` of a family with a location in the target's unit, got Gamma"):
         recentred(torch.distributions.Gamma(torch.ones(2), torch.ones(2)), torch.zeros(2))
 
 
@@ -206,3 +207,112 @@ def test_crossfit_refuses_points():
 def test_crossfit_refuses_what_processes_cannot_have():
     with pytest.raises(TypeError, match="expected `fit` and `dataset` that other processes can be sent, or workers=1"):
         fcal.crossfit(lambda _: None, noisy_line(), workers=2)
+
+
+@pytest.mark.parametrize(
+    ("fit", "message"),
+    [
+        (lambda _: None, "expected `fit` to return a model to call, got NoneType"),
+        (lambda _: Normal, "expected `fit` to return a model to call, got type"),
+        (3, "expected `fit` to call with rows, got int"),
+    ],
+)
+def test_crossfit_refuses_what_is_no_model(fit, message):
+    with pytest.raises(TypeError, match=message):
+        fcal.crossfit(fit, noisy_line())
+
+
+def test_crossfit_refuses_predictions_of_another_shape_after_the_first_training():
+    calls = []
+
+    def fit(_):
+        calls.append(1)
+        return lambda x: Normal(x[:, 0], torch.ones(len(x), dtype=x.dtype))
+
+    with pytest.raises(ValueError, match=r"expected predictions of the targets' shape \(1, 1\), got \(1,\)"):
+        fcal.crossfit(fit, noisy_line())
+    assert len(calls) == 1
+
+
+def test_crossfit_refuses_models_of_several_families():
+    families = iter([torch.distributions.Laplace, Normal, Normal, Normal, Normal])
+
+    def fit(_):
+        kind = next(families)
+        return lambda x: kind(x, torch.ones_like(x))
+
+    with pytest.raises(ValueError, match="expected `fit` to return models of one family, got Laplace and Normal"):
+        fcal.crossfit(fit, noisy_line())
+
+
+def test_crossfit_refuses_infinite_targets_before_the_work():
+    x, y = noisy_line().tensors
+    y[3] = torch.inf
+    with pytest.raises(
+        ValueError, match=r"expected `dataset` with finite targets \(NaN where missing\), got 1 infinite"
+    ):
+        fcal.crossfit(lambda _: 1 / 0, TensorDataset(x, y))
+
+
+class Masked(TensorDataset):
+    def __getitem__(self, index):
+        x, y, mask = super().__getitem__(index)
+        return {"input": x, "target": y, "valid_mask": mask}
+
+
+def test_masks_of_rows_count_for_all_their_targets():
+    x, y = noisy_line().tensors
+    mask = torch.arange(30) % 3 != 0
+    wrong = torch.where(mask[:, None], y, 1e6)
+
+    def fit(rows):
+        kept = [(row["input"], row["target"]) for row in (rows[i] for i in range(len(rows))) if row["valid_mask"]]
+        return fit_line(kept)
+
+    found = fcal.crossfit(fit, Masked(x, wrong, mask), folds=3)
+    assert found.calibrated()(x).stddev.max() < 2
+    with pytest.raises(ValueError, match="expected `valid_mask` of booleans"):
+        fcal.crossfit(fit, Masked(x, y, mask.int()))
+
+
+def test_rows_of_scales_work_in_a_loader(found):
+    def fit_scales(rows, start):
+        (batch,) = torch.utils.data.DataLoader(rows, batch_size=len(rows))
+        assert batch["center"].shape == batch["target"].shape
+        return start
+
+    found.with_scales(fit_scales)
+
+
+def test_targets_of_another_dtype(found):
+    x, y = noisy_line().tensors
+
+    def fit(rows):
+        return fit_line([(rows[i][0].double(), rows[i][1]) for i in range(len(rows))]).float()
+
+    single = fcal.crossfit(fit, TensorDataset(x.float(), y), folds=3)
+    kept = single.with_scales(lambda _, start: start).calibrated()
+    assert kept(x.float()).mean.dtype == torch.float32
+    assert found.calibrated(fcal.recalibration.Temperature()) is not None
+
+
+def test_repair_that_is_given_stays_as_it_is(found):
+    given = fcal.recalibration.Temperature()
+    found.calibrated(given)
+    with pytest.raises(Exception, match="fit"):
+        given.transform(found.held_out)
+    with pytest.raises(TypeError, match="expected `repair` a name or a Recalibrator, got NoneType"):
+        found.calibrated(None)
+
+
+@pytest.mark.parametrize(
+    "law", [torch.distributions.LogNormal(torch.zeros(2), 1.0), fcal.models.mixture([Normal(torch.zeros(2), 1.0)] * 2)]
+)
+def test_location_must_be_in_the_targets_unit(law):
+    with pytest.raises(ValueError, match="expected `pred` of a family with a location in the target's unit"):
+        recentred(law, torch.zeros(2))
+
+
+def test_recentred_refuses_another_shape():
+    with pytest.raises(ValueError, match=r"expected `center` of shape \(3,\) like the prediction, got \(3, 1\)"):
+        recentred(Normal(torch.zeros(3), 1.0), torch.zeros(3, 1))

@@ -67,3 +67,25 @@ def test_missing_targets_do_not_count():
 def test_refuses_a_level():
     with pytest.raises(ValueError, match="expected `level`"):
         fcal.crossfit(fit_line, noisy_line()).intervals(torch.zeros(1, 1).double(), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("fold", "message"),
+    [
+        (torch.tensor([0, 1, 2, 0]), "expected `fold` from 0 and as many `preds`, got 0 to 2 and 2"),
+        (torch.tensor([0, -1, 1, 0]), "got -1 to 1 and 2"),
+        (torch.tensor([0.0, 1.0, 0.0, 1.0]), "expected `fold` of 4 integers, got torch.float32"),
+        (torch.tensor([0, 1]), "expected `fold` of 4 integers"),
+    ],
+)
+def test_refuses_folds_that_are_not_those_of_the_models(fold, message):
+    held_out, new = Normal(torch.zeros(4), torch.ones(4)), [Normal(torch.zeros(1), 1.0)] * 2
+    with pytest.raises(ValueError, match=message):
+        cv_plus(held_out, torch.ones(4), fold, new)
+
+
+def test_refuses_laws_without_a_standard_deviation():
+    heavy = torch.distributions.StudentT(1.5, torch.zeros(4), 1.0)
+    new = [torch.distributions.StudentT(1.5, torch.zeros(1), 1.0)] * 2
+    with pytest.raises(ValueError, match="expected predictions with finite means and standard deviations"):
+        cv_plus(heavy, torch.ones(4), torch.tensor([0, 1, 0, 1]), new)

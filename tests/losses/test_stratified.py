@@ -128,7 +128,9 @@ def test_refuses_groups(by, group, error, message):
 
 
 def test_no_targets_is_said_as_the_loss_says_it():
-    with pytest.raises(ValueError, match="expected `target` with at least 2 values that count, got 0"):
+    with pytest.raises(
+        ValueError, match="expected `target` with at least 2 values that count in a stratum, got 0 for 4 strata"
+    ):
         StratifiedLoss(FCalLoss())(Normal(torch.zeros(0), torch.ones(0)), torch.zeros(0))
 
 
@@ -159,3 +161,18 @@ def check_groups_of_all_ranks(rank):
 
 def test_groups_of_two_ranks_are_those_of_the_whole_batch():
     run_on_two_ranks(check_groups_of_all_ranks)
+
+
+def test_more_strata_than_targets_are_refused():
+    loc, scale, target = batch(64)
+    with pytest.raises(ValueError, match="in a stratum, got 64 for 1000 strata"):
+        StratifiedLoss(FCalLoss(), 1000)(Normal(loc, scale), target)
+
+
+def test_targets_of_laws_without_a_standard_deviation_all_count():
+    loc, scale, target = batch(64)
+    pred, mask = torch.distributions.StudentT(1.5, loc, scale), torch.arange(64) % 2 == 1
+    loss = FCalLoss("wasserstein", df=2)
+    torch.testing.assert_close(
+        StratifiedLoss(loss, 1)(pred, target, valid_mask=mask), loss(pred, target, valid_mask=mask)
+    )

@@ -121,6 +121,8 @@ def test_groups_are_held_out_together(tmp_path, monkeypatch):
         (["crossfit.folds=1"], "expected `folds` 0, or at least 2, got 1"),
         (["crossfit.scales=nll"], "expected `crossfit.folds` for `crossfit.scales`, got 0"),
         ([*FOLDS, "crossfit.early_epochs=3"], "expected `crossfit.early_epochs` fewer than `fit.epochs`, got 3 of 3"),
+        ([*FOLDS, "crossfit.scales=mse"], "expected `scales` an objective of error bars, got 'mse', one of the mean"),
+        (["crossfit.folds=300", "crossfit.early_epochs=1", *FOLDS[1:]], "expected `folds` at most the number of rows"),
         ([*FOLDS, "crossfit.scales=nlll"], "expected `objective` one of .*did you mean 'nll'"),
         ([*FOLDS, "crossfit.fold=3"], "did you mean 'folds'"),
         ([*FOLDS, "crossfit.groups=drive"], "expected `crossfit.groups` an entry of the rows, got 'drive'"),

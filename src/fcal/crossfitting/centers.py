@@ -12,11 +12,26 @@ from fcal.distributions.joining import with_parameters
 from fcal.distributions.law import law_of
 
 
+def has_location(pred: Distribution) -> bool:
+    """Whether one parameter of the prediction moves it in the target's unit.
+
+    That of a LogNormal law does so in logarithms, that of a GeneralizedPareto law is the end of its support, and a
+    mixture has several.
+
+    Example:
+        >>> from torch.distributions import LogNormal, Normal
+        >>> has_location(Normal(0.0, 1.0)), has_location(LogNormal(0.0, 1.0))
+        (True, False)
+    """
+    family = law_of(pred).family
+    return family.location == "loc" and family.component is None and family.support is None
+
+
 def location_of(pred: Distribution) -> Tensor:
     """The location parameter of a prediction, which its error bars are around.
 
     Raises:
-        ValueError: The family has none.
+        ValueError: The family has none in the target's unit.
 
     Example:
         >>> from torch.distributions import Normal
@@ -24,9 +39,9 @@ def location_of(pred: Distribution) -> Tensor:
         tensor([2.])
     """
     law = law_of(pred)
-    if law.family.location is None:
-        raise ValueError(f"expected `pred` of a family with a location, for error bars of their own, got {law.name}")
-    return dict(zip(law.family.parameters, law.parameters, strict=True))[law.family.location]
+    if not has_location(pred):
+        raise ValueError(f"expected `pred` of a family with a location in the target's unit, got {law.name}")
+    return dict(zip(law.family.parameters, law.parameters, strict=True))["loc"]
 
 
 def recentred(pred: Distribution, center: Tensor) -> Distribution:
@@ -38,7 +53,10 @@ def recentred(pred: Distribution, center: Tensor) -> Distribution:
         tensor([2.])
     """
     location_of(pred)  # refuses a family without one
-    return with_parameters(pred, **{str(law_of(pred).family.location): center})
+    shape = pred.batch_shape + pred.event_shape
+    if center.shape != shape:
+        raise ValueError(f"expected `center` of shape {tuple(shape)} like the prediction, got {tuple(center.shape)}")
+    return with_parameters(pred, loc=center)
 
 
 class Centered:
@@ -51,8 +69,8 @@ class Centered:
 
     Example:
         >>> whole = torch.utils.data.TensorDataset(torch.arange(3.0), torch.arange(3.0))
-        >>> Centered(whole, torch.tensor([2, 0]), torch.tensor([5.0, 6.0, 7.0])).__getitems__([0, 1])["center"]
-        tensor([7., 5.])
+        >>> Centered(whole, torch.tensor([2, 0]), torch.tensor([5.0, 6.0, 7.0]))[0]["center"]
+        tensor(7.)
     """
 
     def __init__(self, dataset: Any, indices: Tensor, center: Tensor) -> None:
@@ -67,7 +85,12 @@ class Centered:
         row = int(self.indices[index])
         return {**as_batch(self.dataset[row]), "center": self.center[row]}
 
-    def __getitems__(self, indices: list[int]) -> Mapping[str, Any]:
-        """A whole batch, stacked."""
-        rows = self.indices[torch.as_tensor(indices)]
+    def __getitems__(self, indices: list[int]) -> Any:
+        """A batch as the dataset itself has it: stacked where it stacks, else a list of rows."""
+        rows = self.indices[torch.as_tensor(indices, dtype=torch.long)]
+        stacks = hasattr(self.dataset, "__getitems__") and isinstance(
+            self.dataset.__getitems__(rows[:1].tolist()), Mapping
+        )
+        if not stacks:
+            return [self[index] for index in indices]
         return {**fetched(self.dataset, rows.tolist()), "center": self.center[rows]}

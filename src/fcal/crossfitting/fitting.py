@@ -14,12 +14,13 @@ from fcal._checks import check_integer
 _MOST_WORKERS = 256
 
 
-def fitted(jobs: Sequence[Callable[[], Any]], *, workers: int) -> list[Any]:
+def fitted(jobs: Sequence[Callable[[], Any]], *, workers: int, check: Callable[[Any], None] | None = None) -> list[Any]:
     """The model that each job returns.
 
     Args:
         jobs: To be called without arguments.
         workers: Processes; 1 for this one.
+        check: Called with every model as it comes, so that what is wrong is said before the next one is fitted.
 
     Raises:
         TypeError: A job cannot be sent to other processes.
@@ -29,7 +30,14 @@ def fitted(jobs: Sequence[Callable[[], Any]], *, workers: int) -> list[Any]:
         3
     """
     workers = check_integer("workers", workers, at_least=1, at_most=_MOST_WORKERS)
-    return [job() for job in jobs] if workers == 1 else _in_processes(jobs, workers)
+    models = []
+    for model in (job() for job in jobs) if workers == 1 else _in_processes(jobs, workers):
+        if not callable(model) or isinstance(model, type):
+            raise TypeError(f"expected `fit` to return a model to call, got {type(model).__name__}")
+        if check is not None:
+            check(model)
+        models.append(model)
+    return models
 
 
 def _in_processes(jobs: Sequence[Callable[[], Any]], workers: int) -> list[Any]:

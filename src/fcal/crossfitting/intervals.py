@@ -9,6 +9,7 @@ from torch.distributions import Distribution
 
 from fcal._checks import check_number
 from fcal.crossfitting.centers import location_of
+from fcal.crossfitting.counting import counting
 
 _AT_ONCE = 2**24  # numbers in memory, 128 MB of them
 
@@ -26,8 +27,10 @@ def cv_plus(
 
     Every held-out row i tells how far off a prediction may be, :math:`r_i = |y_i - \mu_{-k(i)}(x_i)| /
     \sigma_{-k(i)}(x_i)`, and is carried over to a new input by the model that it was held out from. The interval ends
-    at order statistics of :math:`\mu_{-k(i)}(x) \pm \sigma_{-k(i)}(x)\, r_i` over all rows. At least
-    :math:`2 \cdot level - 1` of new targets are inside for any law of the data, and in practice about ``level``.
+    at order statistics of :math:`\mu_{-k(i)}(x) \pm \sigma_{-k(i)}(x)\, r_i` over all rows. For rows that are
+    exchangeable with new ones, and models that do not depend on their order, at least :math:`2 \cdot level - 1` of new
+    targets are inside, less about 1/k, whatever their law is; in practice about ``level``. Several outputs of a row,
+    rows of groups, and folds that chose their own epoch have no such guarantee.
 
     Args:
         held_out: What the model without a row's fold says of each row. Shape ``(n, ...)``.
@@ -48,22 +51,33 @@ def cv_plus(
         (tensor([-4.]), tensor([24.]))
     """
     check_number("level", level, low=1e-6, high=1 - 1e-6)
+    _check_folds(fold, len(target), len(preds))
     center = location_of(held_out)
-    counts = target.isfinite()
-    if valid_mask is not None:
-        counts = counts & valid_mask.reshape(valid_mask.shape + (1,) * (target.dim() - valid_mask.dim()))
+    counts = counting(target, valid_mask)
     ratio = ((target - center) / held_out.stddev).abs().double().expand(target.shape)
     owner = fold.reshape(-1, *(1,) * (target.dim() - 1)).expand(target.shape)
     by_fold = [ratio[counts & (owner == number)] for number in range(len(preds))]
     shape = preds[0].batch_shape + preds[0].event_shape
     means = torch.stack([location_of(pred).expand(shape).double().flatten() for pred in preds])
     sigmas = torch.stack([pred.stddev.expand(shape).double().flatten() for pred in preds])
+    if not all(bool(values.isfinite().all()) for values in (means, sigmas, *by_fold)):
+        raise ValueError("expected predictions with finite means and standard deviations, got others")
+    kind = target.dtype if target.is_floating_point() else means.dtype
     rows = sum(len(ratios) for ratios in by_fold)
     rank = math.floor((1 - level) * (rows + 1) + 1e-9)  # a level such as 0.9 is no binary number
     if not rank:
-        return target.new_full(shape, -math.inf), target.new_full(shape, math.inf)
+        return means.new_full(shape, -math.inf, dtype=kind), means.new_full(shape, math.inf, dtype=kind)
     low, high = (sign * _lower_ends(sign * means, sigmas, by_fold, rank).reshape(shape) for sign in (1, -1))
-    return low.to(target.dtype), high.to(target.dtype)
+    return low.to(kind), high.to(kind)
+
+
+def _check_folds(fold: Tensor, rows: int, folds: int) -> None:
+    """Refuse folds that are not those of the models."""
+    if fold.is_floating_point() or fold.shape != (rows,):
+        raise ValueError(f"expected `fold` of {rows} integers, got {fold.dtype} of shape {tuple(fold.shape)}")
+    if int(fold.min()) < 0 or int(fold.max()) != folds - 1:
+        shown = f"{int(fold.min())} to {int(fold.max())} and {folds}"
+        raise ValueError(f"expected `fold` from 0 and as many `preds`, got {shown}")
 
 
 def _lower_ends(means: Tensor, sigmas: Tensor, by_fold: Sequence[Tensor], rank: int) -> Tensor:

@@ -12,7 +12,7 @@ from fcal.recalibration.location_scale import has_scale
 def levelled(held_out: Distribution, full: Distribution, fold: Tensor) -> Distribution:
     r"""Held-out predictions as the network trained on all rows would have made them.
 
-    How large a network's error bars are on the whole varies from one training to the next, by a tenth and more where
+    How large a network's error bars are on the whole varies from one training to the next, by 5 % and more where
     the likelihood overfits: what the errors of fold networks say about *their* error bars is not yet true of another
     network's. The errors themselves are alike, so only the level of the scales is replaced, in each fold k by
 
@@ -36,6 +36,8 @@ def levelled(held_out: Distribution, full: Distribution, fold: Tensor) -> Distri
         tensor([2., 2., 2., 2.])
     """
     law = law_of(held_out)
+    if law_of(full).name != law.name:
+        raise ValueError(f"expected `full` of the family {law.name}, got {law_of(full).name}")
     if not has_scale(law):
         return held_out
     here, there = (_scale(law_of(pred)).expand(pred.batch_shape + pred.event_shape) for pred in (held_out, full))

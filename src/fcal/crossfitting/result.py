@@ -13,11 +13,13 @@ from torch.distributions import Distribution
 from torch.utils.data import Subset
 
 from fcal import recalibration
+from fcal._checks import check_flag
 from fcal.crossfitting.centers import Centered, location_of, recentred
 from fcal.crossfitting.fitting import check_apart, fitted
 from fcal.crossfitting.intervals import cv_plus
 from fcal.crossfitting.levels import levelled
 from fcal.distributions.joining import joined, taken
+from fcal.distributions.law import law_of
 from fcal.models.predicting import evaluating, predict
 from fcal.recalibration import Recalibrator
 
@@ -112,7 +114,9 @@ class CrossFit:
         Args:
             repair: Name of a method of :mod:`fcal.recalibration`, or one that is not fitted yet.
         """
-        method = recalibration.by_name(repair)() if isinstance(repair, str) else repair
+        method = recalibration.by_name(repair)() if isinstance(repair, str) else copy.deepcopy(repair)
+        if not isinstance(method, Recalibrator):
+            raise TypeError(f"expected `repair` a name or a Recalibrator, got {type(repair).__name__}")
         held_out = self.levelled()
         method.fit(held_out, self._with_errors_of_full(held_out), valid_mask=self.valid_mask)
         return Calibrated(self.full, method)
@@ -122,7 +126,7 @@ class CrossFit:
         return levelled(self.held_out, self.seen, self.fold)
 
     def intervals(self, given: Any, level: float = 0.9) -> tuple[Tensor, Tensor]:
-        """CV+ intervals for new inputs, which hold whatever the targets' law is; see :func:`cv_plus`.
+        """CV+ intervals for new inputs, which assume no law of the targets; see :func:`cv_plus`.
 
         Args:
             given: Inputs, as models are called with.
@@ -148,7 +152,7 @@ class CrossFit:
         centers = self._near_targets(location_of(self.held_out).expand(self.target.shape))
         models = (self.full, *self.without)
         rows = [Centered(self.dataset, part, centers) for part in parts_of(self.fold)]
-        starts = [copy.deepcopy(model) for model in (models if nested else models[:1])]
+        starts = [copy.deepcopy(model) for model in (models if check_flag("nested", nested) else models[:1])]
         rows = rows[: len(starts)]
         jobs = [partial(fit_scales, part, start) for part, start in zip(rows, starts, strict=True)]
         scales = fitted(jobs, workers=self.workers)
@@ -163,13 +167,14 @@ class CrossFit:
         if self.error_ratio == 1:
             return self.target
         center = location_of(pred)
-        return center + self.error_ratio * (self.target - center)
+        return center + self.error_ratio * (self.target.to(center.dtype) - center)
 
     def _near_targets(self, center: Tensor) -> Tensor:
         """Locations as far from the targets as the full model's will be from those of new rows."""
         if self.error_ratio == 1:
             return center
-        return torch.where(self.target.isfinite(), torch.lerp(self.target, center, self.error_ratio), center)
+        target = self.target.to(center.dtype)
+        return torch.where(target.isfinite(), torch.lerp(target, center, self.error_ratio), center)
 
 
 def parts_of(fold: Tensor) -> list[Tensor]:
@@ -197,9 +202,16 @@ def predictions(
         predict(model, Subset(dataset, rows.tolist()), batch_size=batch_size)
         for model, rows in zip(without, held, strict=True)
     ]
+    _check_one_family([seen.pred, *(part.pred for part in parts)])
     back = torch.cat(held).argsort()
     check_same_rows(torch.cat([part.target for part in parts])[back], seen.target)
     return _law(taken(joined([part.pred for part in parts]), back)), _law(seen.pred), seen.target
+
+
+def _check_one_family(preds: Sequence[Distribution | Tensor]) -> None:
+    names = list(dict.fromkeys(law_of(_law(pred)).name for pred in preds))
+    if len(names) > 1:
+        raise ValueError(f"expected `fit` to return models of one family, got {' and '.join(names)}")
 
 
 def _law(pred: Distribution | Tensor) -> Distribution:

@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributions import Distribution
 from torch.utils.data import Subset
 
 from fcal._checks import check_flag, check_integer
 from fcal._datasets import fetched, length_of
+from fcal.crossfitting.counting import counting, of_targets
 from fcal.crossfitting.fitting import check_apart, fitted
 from fcal.crossfitting.result import CrossFit, check_same_rows, parts_of, predictions
 from fcal.crossfitting.small_folds import error_ratio
@@ -76,13 +78,15 @@ def crossfit(
     fold = fold_numbers(rows, folds, groups=groups, seed=seed)
     target, valid_mask = _targets(dataset, check_integer("batch_size", batch_size, at_least=1))
     _check_targets(target, valid_mask, fold)
+    if not callable(fit):
+        raise TypeError(f"expected `fit` to call with rows, got {type(fit).__name__}")
     full, *without = _models(fit, dataset, fold, workers=workers)
     held_out, seen, again = predictions(dataset, fold, full, without, batch_size=batch_size)
     check_same_rows(again.to(target.device), target)
     ratio = 1.0
     if check_flag("correct", correct):
         others = [predict(model, dataset, batch_size=batch_size).pred for model in without]
-        ratio = error_ratio(held_out, again, others, valid_mask=valid_mask)  # type: ignore[arg-type]
+        ratio = error_ratio(held_out, again, fold, others, valid_mask=valid_mask)  # type: ignore[arg-type]
     return CrossFit(
         dataset=dataset,
         fold=fold,
@@ -100,19 +104,30 @@ def crossfit(
 
 def _models(fit: Callable[..., Any], dataset: Any, fold: Tensor, *, workers: int) -> list[Any]:
     """The model of all rows and those without each fold."""
-    asked = _asked_for(fit)
+    asked, check = _asked_for(fit), partial(_check_model, dataset)
     whole, *parts = (Subset(dataset, part.tolist()) for part in parts_of(fold))
     jobs = []
     for number, rows in enumerate(parts):
         held_out = Subset(dataset, (fold == number).nonzero().squeeze(1).tolist())
         jobs.append(_job(fit, rows, asked, held_out=held_out, fold_models=()))
     if "fold_models" in asked:
-        without = fitted(jobs, workers=workers)
-        models = [*fitted([_job(fit, whole, asked, held_out=None, fold_models=tuple(without))], workers=1), *without]
+        without = fitted(jobs, workers=workers, check=check)
+        last = _job(fit, whole, asked, held_out=None, fold_models=tuple(without))
+        models = [*fitted([last], workers=1, check=check), *without]
     else:
-        models = fitted([_job(fit, whole, asked, held_out=None), *jobs], workers=workers)
+        models = fitted([_job(fit, whole, asked, held_out=None), *jobs], workers=workers, check=check)
     check_apart(models)
     return models
+
+
+def _check_model(dataset: Any, model: Any) -> None:
+    """Refuse what a model says of a first row before the others are fitted."""
+    pred, target, _ = predict(model, Subset(dataset, [0]))
+    shape = pred.batch_shape + pred.event_shape if isinstance(pred, Distribution) else None
+    if shape is None:
+        raise TypeError("expected `fit` to return a model of distributions, got one that returns a tensor")
+    if shape != target.shape:
+        raise ValueError(f"expected predictions of the targets' shape {tuple(target.shape)}, got {tuple(shape)}")
 
 
 def _asked_for(fit: Callable[..., Any]) -> set[str]:
@@ -133,14 +148,24 @@ def _targets(dataset: Any, batch_size: int) -> tuple[Tensor, Tensor | None]:
     pieces = torch.arange(length_of(dataset)).split(batch_size)
     batches = [fetched(dataset, piece.tolist()) for piece in pieces]
     masks = [batch["valid_mask"] for batch in batches if batch.get("valid_mask") is not None]
-    return torch.cat([batch["target"] for batch in batches]), torch.cat(masks) if masks else None
+    target = torch.cat([batch["target"] for batch in batches])
+    if target.dtype == torch.bool or target.is_complex():
+        raise TypeError(f"expected `dataset` with targets that are real numbers, got {target.dtype}")
+    if not masks:
+        return target, None
+    if len(masks) < len(batches):
+        raise ValueError("expected `dataset` with a valid_mask in all rows or in none, got some")
+    return target, of_targets(torch.cat(masks), target)
 
 
 def _check_targets(target: Tensor, valid_mask: Tensor | None, fold: Tensor) -> None:
     """Refuse a fold from which nothing could be learnt."""
-    counts = target.isfinite()
-    if valid_mask is not None:
-        counts = counts & valid_mask.reshape(valid_mask.shape + (1,) * (target.dim() - valid_mask.dim()))
+    counts = counting(target, valid_mask)
+    infinite = target.isinf() if valid_mask is None else target.isinf() & valid_mask
+    if bool(infinite.any()):
+        raise ValueError(
+            f"expected `dataset` with finite targets (NaN where missing), got {int(infinite.sum())} infinite"
+        )
     there = counts.reshape(len(fold), -1).any(1).double()
     known = torch.zeros(int(fold.max()) + 1, dtype=there.dtype).index_add(0, fold, there)
     if bool((known == 0).any()):

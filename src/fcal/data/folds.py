@@ -58,7 +58,12 @@ def group_numbers(groups: Sequence[Any] | Tensor, rows: int) -> Tensor:
         >>> group_numbers(["b", "a", "b"], 3)
         tensor([1, 0, 1])
     """
-    found = groups.cpu().numpy() if isinstance(groups, Tensor) else np.asarray(groups)
+    try:
+        found = np.asarray(groups.detach().cpu().tolist() if isinstance(groups, Tensor) else groups)
+    except ValueError:
+        raise ValueError("expected `groups` with one entry for each row, got entries of several lengths") from None
+    if found.dtype.kind not in "biufUSM":
+        raise TypeError(f"expected `groups` of numbers or strings, got {found.dtype}")
     if found.shape != (rows,):
         raise ValueError(f"expected `groups` with one entry for each of {rows} rows, got shape {found.shape}")
     return torch.from_numpy(np.unique(found, return_inverse=True)[1])

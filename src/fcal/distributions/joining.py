@@ -40,12 +40,14 @@ def stacked(preds: Sequence[Distribution]) -> Distribution:
         >>> stacked([Normal(torch.zeros(3), 1.0), Normal(torch.ones(3), 2.0)]).scale.shape
         torch.Size([3, 2])
     """
+    if not preds:
+        raise ValueError("expected `preds` at least one prediction, got none")
     laws = [law_of(pred) for pred in preds]
     shapes = {tuple(pred.batch_shape + pred.event_shape) for pred in preds}
     if len({law.name for law in laws}) != 1 or len(shapes) != 1:
         found = ", ".join(sorted({f"{law.name} {shape}" for law in laws for shape in shapes}))
         raise ValueError(f"expected `preds` of one family and shape, got {found}")
-    if laws[0].family.event_dim:
+    if laws[0].family.event_dim or preds[0].event_shape:
         raise ValueError(f"expected `preds` of a scalar family, got {laws[0].name}")
     (shape,) = shapes
     columns = zip(*(law.parameters for law in laws), strict=True)

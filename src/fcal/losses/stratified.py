@@ -84,7 +84,7 @@ class StratifiedLoss(nn.Module):
             if of_all:
                 losses.append(of_all * self.loss(pred, target, valid_mask=part, weight=weight))
         if not losses:
-            return self.loss(pred, target, valid_mask=valid, weight=weight)  # which says what is missing
+            self._refuse(int(valid.sum()))
         return torch.stack(losses).sum()
 
     def extra_repr(self) -> str:
@@ -97,6 +97,10 @@ class StratifiedLoss(nn.Module):
         if observed.valid is not None:
             return observed.valid
         return torch.ones(observed.elements(), dtype=torch.bool, device=batch.device())
+
+    def _refuse(self, found: int) -> None:
+        shown = f"{found} for {self.strata} strata"
+        raise ValueError(f"expected `target` with at least {_FEWEST} values that count in a stratum, got {shown}")
 
     def _shares(self, parts: Sequence[Tensor]) -> Tensor:
         """What part of all targets every stratum has, on all ranks that share the batch; 0 where they are too few."""
@@ -116,9 +120,11 @@ def _by_sigma(pred: Distribution, valid: Tensor, group: Tensor | None, strata: i
     sigma = pred.stddev.detach().to(torch.float64)
     if sigma.dim() > valid.dim():  # a vector counts by its mean variance
         sigma = sigma.square().mean(-1).sqrt()
-    sigma = torch.where(valid, sigma.expand(valid.shape), torch.inf).flatten()
-    rank = sigma.argsort(stable=True).argsort()
-    return (rank * strata // valid.sum().clamp_min(1)).reshape(valid.shape)
+    counting = sigma.expand(valid.shape)[valid]  # infinite ones, of heavy tails, are the largest
+    rank = counting.argsort(stable=True).argsort()
+    number = torch.zeros(valid.shape, dtype=torch.long, device=valid.device)
+    number[valid] = rank * strata // max(len(rank), 1)
+    return number
 
 
 def _by_group(pred: Distribution, valid: Tensor, group: Tensor | None, strata: int) -> Tensor:  # noqa: ARG001

@@ -6,10 +6,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, Normal
+from torch.distributions import Distribution, Normal, StudentT
 
 from fcal._checks import check_count, check_integer, check_valid_mask
 from fcal.data.folds import fold_numbers, group_numbers
+from fcal.distributions import quantile
 from fcal.metrics import evaluate
 from fcal.residuals import standardize
 from fcal.selection.candidates import CANDIDATES
@@ -17,6 +18,9 @@ from fcal.selection.fitting import Fitted, fitted_to
 
 _STANDARD_ERRORS = 2.0
 _FEWEST = 50
+_FEWEST_TO_FIT = 10
+_FEWEST_CLUSTERS = 3
+_LARGEST_ERROR = 1e50
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +31,7 @@ class Ranked:
         family: Its name.
         log_likelihood: Mean log-density of held-out errors, in predicted standard deviations.
         behind: How much less than the best family's that is.
-        standard_error: Of ``behind``; rows of a group count as one.
+        standard_error: Of ``behind``; rows of a group count as one, and few groups widen it.
         ece: Calibration error of held-out errors under the family.
         shape: Fitted to all errors: degrees of freedom of Student-t, shape of Gamma; None where there is none.
     """
@@ -96,16 +100,19 @@ def select_family(
 
     Example:
         >>> quantiles = torch.linspace(0.0005, 0.9995, 1000, dtype=torch.float64)
-        >>> noise = torch.distributions.Laplace(0.0, 1.0).icdf(quantiles)[torch.randperm(1000)]
+        >>> order = torch.randperm(1000, generator=torch.Generator().manual_seed(0))
+        >>> noise = torch.distributions.Laplace(0.0, 1.0).icdf(quantiles)[order]
         >>> pred = torch.distributions.Normal(torch.zeros(1000), 1.0)
         >>> fcal.select_family(pred, noise, families=["normal", "laplace"]).family
         'laplace'
     """
-    names = CANDIDATES.names() if families is None else list(families)
+    names = _names(families)
     candidates = {name: CANDIDATES[name] for name in names}
     errors, row = _errors(pred, target, valid_mask)
     fold, cluster = _folds(len(target), groups, check_integer("folds", folds, at_least=2), seed)
     fold, cluster = fold[row], cluster[row]
+    for number in range(folds):
+        _check_errors(errors[fold != number])
     scores, z = {}, {}
     for name, candidate in candidates.items():
         scores[name], z[name] = torch.empty_like(errors), torch.empty_like(errors)
@@ -124,6 +131,26 @@ def select_family(
     return Selection(ranking=tuple(ranking), family=family, verdict=verdict, fitted=fitted)
 
 
+def _names(families: Sequence[str] | None) -> list[str]:
+    """Families to choose from, each once."""
+    if families is None:
+        return CANDIDATES.names()
+    if isinstance(families, str) or not families:
+        raise ValueError(f"expected `families` a list of names, got {families!r}")
+    return list(dict.fromkeys(families))
+
+
+def _check_errors(errors: Tensor) -> None:
+    """Refuse errors that no law can be fitted to."""
+    check_count(len(errors), at_least=_FEWEST_TO_FIT)
+    if float((errors - errors.median()).abs().median()) == 0:
+        raise ValueError("expected errors of a continuous law, got the same one in more than half of the targets")
+    if float(errors.abs().max()) > _LARGEST_ERROR:
+        raise ValueError(
+            f"expected errors of at most {_LARGEST_ERROR:g} predicted sd, got {float(errors.abs().max()):g}"
+        )
+
+
 def _errors(pred: Distribution, target: Tensor, valid_mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """Errors that count, in predicted standard deviations, and the row of each."""
     try:
@@ -135,7 +162,8 @@ def _errors(pred: Distribution, target: Tensor, valid_mask: Tensor | None) -> tu
     errors = (target.double() - mean) / spread
     counts = errors.isfinite()
     if valid_mask is not None:
-        counts &= check_valid_mask(valid_mask, target, target.shape[:1])
+        mask = check_valid_mask(valid_mask, target, target.shape[:1])
+        counts &= mask.reshape(mask.shape + (1,) * (target.dim() - mask.dim()))
     check_count(int(counts.sum()), at_least=_FEWEST)
     row = torch.arange(len(target)).reshape(-1, *(1,) * (target.dim() - 1)).expand(target.shape)
     return errors[counts].detach(), row[counts]
@@ -150,14 +178,24 @@ def _folds(rows: int, groups: Sequence[Any] | Tensor | None, folds: int, seed: i
 def _ranked(name: str, scores: Tensor, best: Tensor, z: Tensor, cluster: Tensor, fitted: Fitted) -> Ranked:
     gap = best - scores
     totals = gap.new_zeros(int(cluster.max()) + 1).index_add(0, cluster, gap - gap.mean())
+    clusters, error = len(cluster.unique()), float(totals.square().sum().sqrt() / len(gap))
     return Ranked(
         family=name,
         log_likelihood=float(scores.mean()),
         behind=float(gap.mean()),
-        standard_error=float(totals.square().sum().sqrt() / len(gap)),
+        standard_error=error * _widening(clusters) if error else 0.0,
         ece=float(evaluate(Normal(torch.zeros_like(z), 1.0), z).ece_z),
         shape=float(fitted.shape) if fitted.candidate.shapes else None,
     )
+
+
+def _widening(clusters: int) -> float:
+    """By what two standard errors of few clusters must be widened to be as safe as those of many."""
+    if clusters < _FEWEST_CLUSTERS:
+        return float("inf")
+    above = 1 - float(Normal(0.0, 1.0).cdf(torch.tensor(_STANDARD_ERRORS, dtype=torch.float64)))
+    student = StudentT(torch.tensor(clusters - 1.0, dtype=torch.float64))
+    return float(quantile(student, 1 - above)) / _STANDARD_ERRORS * (clusters / (clusters - 1)) ** 0.5
 
 
 def _judged(ranking: Sequence[Ranked]) -> tuple[str | None, str]:

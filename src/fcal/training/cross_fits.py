@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fcal._datasets import Together, fetched, length_of
 from fcal.crossfitting import CrossFit, crossfit, recentred
+from fcal.data.folds import fold_numbers
 from fcal.training.configuration import FitConfig
 from fcal.training.fitting import fit
 from fcal.training.objectives import objective
@@ -48,6 +49,9 @@ class CrossFits:
         self.folder = folder
         self.options = options
         self.fits: dict[int, Fit] = {}
+        named = config.crossfit.groups
+        self.groups = _groups(self.rows, named, how.batch_size) if named else None
+        fold_numbers(length_of(self.rows), config.crossfit.folds, groups=self.groups)  # refused before the work
         self.start = self._early(first)
 
     def run(self) -> tuple[CrossFit, Fit]:
@@ -57,7 +61,7 @@ class CrossFits:
             self._fit,
             self.rows,
             folds=options.folds,
-            groups=_groups(self.rows, options.groups, self.how.batch_size) if options.groups else None,
+            groups=self.groups,
             seed=self.config.seed,
             correct=not options.early_epochs,  # a common start knows a little of all rows, which makes up for it
             batch_size=self.how.batch_size,

@@ -315,6 +315,8 @@ def _calibration_loss(config: ObjectiveConfig) -> Objective:
     return Mixed("calibration", loss, config)
 
 
+OF_THE_MEAN = ("smooth-l1", "mse")  # which say nothing of error bars
+
 register("nll", lambda config: TermOf("nll", losses.NLLLoss()))  # noqa: ARG005
 register("fcal", _fcal)
 register("calibration-loss", _calibration_loss)

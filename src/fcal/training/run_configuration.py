@@ -7,7 +7,7 @@ from fcal import recalibration
 from fcal._checks import check_integer, check_number
 from fcal._config import as_plain, check_plain
 from fcal.training.configuration import FitConfig
-from fcal.training.objectives import ObjectiveConfig
+from fcal.training.objectives import OF_THE_MEAN, ObjectiveConfig
 
 
 class ConfigError(ValueError):
@@ -105,6 +105,8 @@ class CrossfitConfig:
                 raise TypeError(f"expected `{name}` a string, got {type(getattr(self, name)).__name__}")
         if self.scales:
             ObjectiveConfig(name=self.scales)
+        if self.scales in OF_THE_MEAN:
+            raise ValueError(f"expected `scales` an objective of error bars, got {self.scales!r}, one of the mean")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -58,9 +58,12 @@ def conditional_goals(document: Mapping[str, Any], row: str = "oof_fcal_strata",
 
 
 def best_row(document: Mapping[str, Any]) -> str | None:
-    """The out-of-fold row that reaches most goals in most tables; of equal ones, the cheapest."""
-    rows = {row for table in document["tables"] for row in table["against_temperature"]}
-    return max(sorted(rows), key=lambda row: (_count(document, row), -_cost(document, row)), default=None)
+    """The out-of-fold row that reaches the largest share of its goals; of equal ones, the cheapest."""
+    return max(_rows(document), key=lambda row: (_share(document, row), -_cost(document, row)), default=None)
+
+
+def _rows(document: Mapping[str, Any]) -> list[str]:
+    return list(dict.fromkeys(row for table in document["tables"] for row in table["against_temperature"]))
 
 
 def goals_markdown(document: Mapping[str, Any]) -> str:
@@ -68,12 +71,11 @@ def goals_markdown(document: Mapping[str, Any]) -> str:
     best = best_row(document)
     if best is None:
         return ""
-    rows = next(table["against_temperature"] for table in document["tables"] if table["against_temperature"])
     lines = ["| row | goals reached, over all tables | cost |", "|---|---:|---:|"]
-    for row in rows:
+    for row in _rows(document):
         judged = [held for goal in goals(document, row) for held in goal.reached]
         lines.append(f"| {row} | {sum(judged)} of {len(judged)} | {_cost(document, row):.2f} |")
-    lines += ["", f"`{best}`, the row that reaches most:", "", *_listed(goals(document, best))]
+    lines += ["", f"`{best}`, the row that reaches most, chosen by these numbers:", "", *_listed(goals(document, best))]
     conditional = conditional_goals(document)
     if conditional:
         lines += [
@@ -97,8 +99,8 @@ def _where(table: Table) -> str:
     return f"{table['noise']}, {table['regime']}"
 
 
-def _count(document: Mapping[str, Any], row: str) -> int:
-    return sum(sum(goal.reached) for goal in goals(document, row))
+def _share(document: Mapping[str, Any], row: str) -> float:
+    return fmean(held for goal in goals(document, row) for held in goal.reached)
 
 
 def _cost(document: Mapping[str, Any], row: str) -> float:
@@ -108,7 +110,7 @@ def _cost(document: Mapping[str, Any], row: str) -> float:
         for cost in table["against_temperature"].get(row, {}).get("cost", ())
         if cost is not None
     ]
-    return fmean(costs) if costs else float("nan")
+    return fmean(costs) if costs else float("inf")
 
 
 Found = Mapping[str, Any]  # of a row beside temperature scaling

@@ -178,12 +178,9 @@ def _against_temperature(results: Results) -> dict[str, Any]:
 
 def _beside_temperature(found: Sequence[Mapping[str, Any]], rival: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Differences of errors and scores; ratios of accuracy, and of calibration errors to the band."""
-    both = [(a["columns"], b["columns"]) for a, b in zip(found, rival, strict=True) if "floors" in a and "floors" in b]
-    bands = [result["floors"] for result in found if "floors" in result]
-    of_band = {
-        name: [one[name] / band[name]["q95"] for (one, _), band in zip(both, bands, strict=False)]
-        for name in ("ece_z", "ece_q")
-    }
+    known = [(a, b) for a, b in zip(found, rival, strict=True) if "floors" in a and "floors" in b]
+    both = [(a["columns"], b["columns"]) for a, b in known]
+    of_band = {name: [a["columns"][name] / a["floors"][name]["q95"] for a, _ in known] for name in ("ece_z", "ece_q")}
     return {
         "seeds": len(found),
         **{name: [one[name] - two[name] for one, two in both] for name in ("ece_z", "ece_q", "nll", "crps")},

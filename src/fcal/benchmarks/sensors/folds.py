@@ -64,8 +64,8 @@ def fold(task: Task, readings: Readings, settings: Settings, number: int) -> tup
         "nll": cross.full,
         "temperature": _tempered(task, rows, groups, settings, chosen),
         "oof_temperature": cross.calibrated(),
-        "oof_nll": cross.with_scales(FitScales(settings=settings, lam=0.0)).full,
-        "oof_fcal": cross.with_scales(FitScales(settings=settings, lam=settings.lam)).full,
+        "oof_nll": cross.with_scales(FitScales(settings=settings, lam=0.0), nested=False).full,
+        "oof_fcal": cross.with_scales(FitScales(settings=settings, lam=settings.lam), nested=False).full,
     }
     families = dict.fromkeys(models, chosen)
     for family in task.families:

@@ -57,7 +57,7 @@ def known_markdown(table: Table) -> str:
     lines.append(
         _line(
             [
-                "*source of the data*",
+                "*stated; bins as measured before*",
                 _number(known["stated_sd"]),
                 "",
                 *("-" if one["source_sd"] is None else _number(one["source_sd"]) for one in bins),

@@ -22,7 +22,9 @@ def bars(tables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     Returns:
         By network: ``datasets`` with the numbers of each, and counts with the bar they should reach. ``clear`` counts
         tables where the best row is ahead of its rival by more than two standard errors of the paired difference;
-        splits share rows, so these are too small. ``ensemble_above`` counts those where an ensemble is better still.
+        splits share rows, so these are too small. ``ensemble_above`` counts those where an ensemble is better still,
+        ``above_unrepaired`` those where the best row is above a network of all rows that nothing repairs, and
+        ``calibrated``, for each row, those where its ECE(q) over all splits is not above the rival's.
     """
     return {network: _of(network, tables) for network in dict.fromkeys(one["network"] for one in tables)}
 
@@ -37,8 +39,12 @@ def _of(network: str, tables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "published": {"reached": sum(one["reaches_published"] for one in known.values()), "bar": _AGAINST_PUBLISHED},
         "clear": sum(one["clear"] for one in known.values()),
         "ensemble_above": sum(one["ensemble"] is not None and one["ensemble"] > one["ll"] for one in known.values()),
+        "above_unrepaired": sum(
+            one["unrepaired"] is not None and one["ll"] > one["unrepaired"] for one in known.values()
+        ),
         "each": {
             row: {
+                "calibrated": sum(row in one["calibrated"] for one in known.values()),
                 RIVAL: sum(one["rows"].get(row, float("-inf")) >= one[RIVAL] for one in known.values()),
                 "published": sum(_reaches(one["rows"].get(row), one["published"]) for one in known.values()),
             }
@@ -62,10 +68,18 @@ def _compared(one: Mapping[str, Any]) -> dict[str, Any] | None:
         RIVAL: rival,
         "published": published,
         "ensemble": one["rows"]["ensemble"]["ll"]["mean"] if "ensemble" in one["rows"] else None,
+        "unrepaired": one["rows"]["nll_all"]["ll"]["mean"] if "nll_all" in one["rows"] else None,
+        "calibrated": [row for row in rows if _ece_q(one, row) <= _ece_q(one, RIVAL)],
         "clear": pair.get("se") is not None and pair["mean"] > _STANDARD_ERRORS * pair["se"],
         f"reaches_{RIVAL}": rows[best] >= rival,
         "reaches_published": _reaches(rows[best], published),
     }
+
+
+def _ece_q(one: Mapping[str, Any], row: str) -> float:
+    """Over all splits; infinite where unknown."""
+    found = one["rows"][row].get("pooled", {}).get("ece_q")
+    return float("inf") if found is None else found
 
 
 def _reaches(value: float | None, published: float | None) -> bool:

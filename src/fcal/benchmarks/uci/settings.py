@@ -16,7 +16,7 @@ _FEWEST_EPOCHS = 5
 _MOST_EPOCHS = 100
 
 # Epochs of the two networks, batch and rate by table, within a budget of minutes: the folds choose how many of them are
-# best, and on the four largest tables they take them all, so that longer training would still gain a little there.
+# best, and on the largest tables they take nearly all, so that longer training would still gain a little there.
 _FULL: dict[str, tuple[dict[str, int], int, float]] = {
     "concrete": ({"1x50": 400, "2x64": 160}, 32, 1e-2),
     "energy": ({"1x50": 400, "2x64": 300}, 32, 1e-2),
