@@ -28,7 +28,9 @@ _TITLES = {
     "oof_temperature": "out-of-fold temperature",
     "oof_nll": "out-of-fold NLL",
     "oof_fcal": "out-of-fold f-Cal",
+    "oof_fcal_strata": "out-of-fold f-Cal, strata",
     "oof_conformal": "out-of-fold conformal",
+    "oof_nll_conformal": "out-of-fold NLL, conformal",
     "cv_plus": "CV+",
 }
 # Those most often compared have colours and dashes of their own; further ones share colours with other dashes.
