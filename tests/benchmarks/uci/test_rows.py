@@ -204,4 +204,21 @@ def test_paired_differences_and_bars_count_tables():
     assert counted["published"]["reached"] == 1  # -1.05 is above -1.25
     assert counted["clear"] == 0  # 0.45 is less than twice 0.55
     assert counted["ensemble_above"] == 0
-    assert counted["each"]["oof_fcal"] == {"temperature": 0, "published": 0}
+    assert counted["above_unrepaired"] == 0
+    assert counted["each"]["oof_fcal"] == {"temperature": 0, "published": 0, "calibrated": 0}
+
+
+def test_bars_count_calibration_and_the_network_that_nothing_repairs():
+    def row(ll, ece_q):
+        return {"ll": {"mean": ll}, "pooled": {"ece_q": ece_q}}
+
+    rows = {
+        "temperature": row(-1.0, 0.2),
+        "nll_all": row(-0.9, 0.5),
+        "oof_nll": row(-0.8, 0.1),
+        "oof_fcal": row(-2.0, 0.3),
+    }
+    made = {"dataset": "wine", "network": "1x50", "rows": rows, "published": {}, "paired": {}}
+    counted = bars([made])["1x50"]
+    assert counted["above_unrepaired"] == 1
+    assert [counted["each"][name]["calibrated"] for name in ("oof_nll", "oof_fcal")] == [1, 0]

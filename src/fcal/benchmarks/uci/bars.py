@@ -69,17 +69,17 @@ def _compared(one: Mapping[str, Any]) -> dict[str, Any] | None:
         "published": published,
         "ensemble": one["rows"]["ensemble"]["ll"]["mean"] if "ensemble" in one["rows"] else None,
         "unrepaired": one["rows"]["nll_all"]["ll"]["mean"] if "nll_all" in one["rows"] else None,
-        "calibrated": [row for row in rows if _ece_q(one, row) <= _ece_q(one, RIVAL)],
+        "calibrated": [row for row in rows if _is_no_worse_calibrated(one, row)],
         "clear": pair.get("se") is not None and pair["mean"] > _STANDARD_ERRORS * pair["se"],
         f"reaches_{RIVAL}": rows[best] >= rival,
         "reaches_published": _reaches(rows[best], published),
     }
 
 
-def _ece_q(one: Mapping[str, Any], row: str) -> float:
-    """Over all splits; infinite where unknown."""
-    found = one["rows"][row].get("pooled", {}).get("ece_q")
-    return float("inf") if found is None else found
+def _is_no_worse_calibrated(one: Mapping[str, Any], row: str) -> bool:
+    """Whether a row's ECE(q) over all splits is known and not above the rival's."""
+    mine, theirs = (one["rows"][name].get("pooled", {}).get("ece_q") for name in (row, RIVAL))
+    return mine is not None and theirs is not None and mine <= theirs
 
 
 def _reaches(value: float | None, published: float | None) -> bool:

@@ -79,7 +79,7 @@ class Settings:
 
         Example:
             >>> Settings(shorten=10).schedule("kin8nm", "1x50").epochs
-            5
+            12
         """
         epochs, batch, rate = _FULL[dataset]
         return Schedule(epochs=max(round(epochs[network] / self.shorten), 2), batch=batch, rate=rate)
