@@ -19,7 +19,7 @@ import fcal
 import fcal.data as data
 from fcal.data import Bokeh, BokehConfig, BokehSplits
 from fcal.data.bokeh import REGIMES, SPLITS, Regime
-from fcal.data.label_noise import law_of
+from fcal.data.label_noise import noise_distribution
 
 SMALL = BokehConfig(images=50, extra=20, size=16, radius=0.12)
 NOISES = ["homoscedastic", "heteroscedastic", "gamma", "laplace", "student-t"]
@@ -320,7 +320,9 @@ def test_sigma_of_other_noises_is_the_same_everywhere(noise):
 @pytest.mark.parametrize("noise", NOISES)
 def test_sigma_and_truth_are_exactly_those_of_the_law(noise):
     dataset = Bokeh("train", replace(SMALL, noise=noise))
-    rebuilt = law_of(noise, dataset[:]["truth"].double(), dataset[:]["sigma"].double(), dataset.config.shape)
+    rebuilt = noise_distribution(
+        noise, dataset[:]["truth"].double(), dataset[:]["sigma"].double(), dataset.config.shape
+    )
     assert torch.equal(rebuilt.mean, dataset.law().mean)
     assert torch.equal(rebuilt.stddev, dataset.law().stddev)
 
@@ -402,7 +404,7 @@ def test_options_are_read_by_name_and_a_misspelt_one_is_refused():
 
 
 def test_bokeh_is_known_by_name():
-    splits = data.by_name("bokeh", images=10, size=16, radius=0.1)
+    splits = data.by_name("bokeh")(images=10, size=16, radius=0.1)
     assert [len(splits.train), len(splits.validation), len(splits.test)] == [6, 2, 2]
     with pytest.raises(ValueError, match="expected `data` one of 'bokeh', got 'boke' \\(did you mean 'bokeh'\\?\\)"):
         data.by_name("boke")
@@ -411,8 +413,8 @@ def test_bokeh_is_known_by_name():
 def test_options_called_name_are_options(monkeypatch):
     monkeypatch.setattr(data._FACTORIES, "_entries", dict(data._FACTORIES._entries))
     data.register("named", lambda name: name)
-    assert data.by_name("named", name="x") == "x"
-    assert data.factory("named")(3) == 3
+    assert data.by_name("named")(name="x") == "x"
+    assert data.by_name("named")(3) == 3
     with pytest.raises(TypeError, match="expected `factory` to call with options, got NoneType"):
         data.register("zz", None)
 
@@ -421,7 +423,7 @@ def test_own_data_can_be_registered(monkeypatch):
     monkeypatch.setattr(data._FACTORIES, "_entries", dict(data._FACTORIES._entries))
     data.register("half", lambda size: BokehSplits(replace(SMALL, size=size)))
     assert data.names() == ["bokeh", "half"]
-    assert data.by_name("half", size=16).train[0]["input"].shape == (3, 16, 16)
+    assert data.by_name("half")(size=16).train[0]["input"].shape == (3, 16, 16)
     with pytest.raises(ValueError, match="not taken, got 'half'"):
         data.register("half", BokehSplits)
     data.register("half", BokehSplits, replace=True)

@@ -23,7 +23,7 @@ STANDARD = {
 
 def law(noise: str, centre: float, sigma: float, shape: float = SHAPE, rows: int = 1):
     full = torch.full((rows,), 1.0, dtype=torch.float64)
-    return label_noise.law_of(noise, centre * full, sigma * full, shape)
+    return label_noise.noise_distribution(noise, centre * full, sigma * full, shape)
 
 
 def test_names_are_those_of_the_surface():

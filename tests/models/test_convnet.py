@@ -155,15 +155,15 @@ def test_network_that_no_memory_holds_is_refused_before_it_is_made():
 def test_options_called_name_are_options(monkeypatch):
     monkeypatch.setattr(models._FACTORIES, "_entries", dict(models._FACTORIES._entries))
     models.register("named", lambda name: name)
-    assert models.by_name("named", name="x") == "x"
-    assert models.factory("named")(3) == 3
+    assert models.by_name("named")(name="x") == "x"
+    assert models.by_name("named")(3) == 3
     with pytest.raises(TypeError, match="expected `factory` to call with options, got NoneType"):
         models.register("zz", None)
 
 
 def test_networks_are_known_by_name(monkeypatch):
     monkeypatch.setattr(models._FACTORIES, "_entries", dict(models._FACTORIES._entries))
-    assert isinstance(models.by_name("convnet", size=16), ConvNet)
+    assert isinstance(models.by_name("convnet")(size=16), ConvNet)
     with pytest.raises(ValueError, match="expected `model` one of 'convnet'.*did you mean 'convnet'"):
         models.by_name("convnat")
 
@@ -177,6 +177,6 @@ def test_networks_are_known_by_name(monkeypatch):
 
     models.register("own", Own)
     assert "own" in models.names()
-    assert models.by_name("own", scale=2.0)(torch.zeros(3)).stddev.tolist() == [2.0] * 3
+    assert models.by_name("own")(scale=2.0)(torch.zeros(3)).stddev.tolist() == [2.0] * 3
     with pytest.raises(ValueError, match="expected `model` name that is not taken, got 'own'"):
         models.register("own", Own)

@@ -178,7 +178,7 @@ def test_joined_predictions_are_those_of_the_whole():
         StudentT,
     )
 
-    from fcal.distributions.joining import joined
+    from fcal.distributions.batching import cat
 
     generator = torch.Generator().manual_seed(0)
     a, b, c = torch.randn(3, 7, 2, generator=generator)
@@ -191,7 +191,7 @@ def test_joined_predictions_are_those_of_the_whole():
         lambda s: MixtureSameFamily(Categorical(logits=c[s]), Normal(a[s], b[s].exp())),
     ]
     for make in makers:
-        whole, parts = make(slice(None)), joined([make(slice(0, 4)), make(slice(4, 5)), make(slice(5, 7))])
+        whole, parts = make(slice(None)), cat([make(slice(0, 4)), make(slice(4, 5)), make(slice(5, 7))])
         assert parts.batch_shape == whole.batch_shape
         assert parts.event_shape == whole.event_shape
         y = torch.rand(whole.batch_shape + whole.event_shape, generator=generator) + 0.1

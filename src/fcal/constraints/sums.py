@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from fcal.distributions.curves import Curve
+from fcal.distributions.tails import LOG_SQRT_2PI
 
 SIZE = 6
-_LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _PIECE = 1 << 17  # elements: a few buffers of it stay in cache between two passes, and the loop over pieces is short
 # Within these bounds no product of the float32 work can overflow; beyond any of them the work is done in float64.
 _STEEPEST_SLOPE = 1e8
@@ -286,5 +286,5 @@ def _merged(rows: list[list[float]], *, with_constant: bool) -> list[float]:
     for count, _, _, part, spread, _ in rows:
         fourth += spread + (part * part / count if count else 0.0)
     if with_constant:
-        nll += total * _LOG_SQRT_2PI
+        nll += total * LOG_SQRT_2PI
     return [total, total_square, first, square, fourth, nll]

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from fcal._datasets import as_batch, fetched
-from fcal.distributions.joining import with_parameters
+from fcal.distributions.batching import with_parameters
 from fcal.distributions.law import law_of
 
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from fcal.distributions.joining import with_parameters
+from fcal.distributions.batching import with_parameters
 from fcal.distributions.law import Law, law_of
 from fcal.recalibration.location_scale import has_scale
 

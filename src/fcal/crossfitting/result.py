@@ -18,7 +18,7 @@ from fcal.crossfitting.centers import Centered, location_of, recentred
 from fcal.crossfitting.fitting import check_apart, fitted
 from fcal.crossfitting.intervals import cv_plus
 from fcal.crossfitting.levels import levelled
-from fcal.distributions.joining import joined, taken
+from fcal.distributions.batching import cat, index_select
 from fcal.distributions.law import law_of
 from fcal.models.predicting import evaluating, predict
 from fcal.recalibration import Recalibrator
@@ -205,7 +205,7 @@ def predictions(
     _check_one_family([seen.pred, *(part.pred for part in parts)])
     back = torch.cat(held).argsort()
     check_same_rows(torch.cat([part.target for part in parts])[back], seen.target)
-    return _law(taken(joined([part.pred for part in parts]), back)), _law(seen.pred), seen.target
+    return _law(index_select(cat([part.pred for part in parts]), back)), _law(seen.pred), seen.target
 
 
 def _check_one_family(preds: Sequence[Distribution | Tensor]) -> None:

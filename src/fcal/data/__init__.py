@@ -1,7 +1,7 @@
 """Datasets whose truth is known, and others by name."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 from torch import Tensor
 from torch.utils.data import Dataset
@@ -16,7 +16,6 @@ __all__ = [
     "BokehSplits",
     "Splits",
     "by_name",
-    "factory",
     "fold_numbers",
     "group_numbers",
     "names",
@@ -67,27 +66,14 @@ def register(name: str, factory: Callable[..., Splits], *, replace: bool = False
     _FACTORIES.add(name, factory, replace=replace)
 
 
-def factory(name: str) -> Callable[..., Splits]:
-    """What makes a kind of data, whose signature tells the options.
+def by_name(name: str) -> Callable[..., Splits]:
+    """The factory of a dataset; its signature lists the options.
 
     Raises:
-        ValueError: It has no such name; the known ones are listed.
+        ValueError: No dataset has this name; the message lists the known ones.
 
     Example:
-        >>> factory("bokeh").__name__
-        'from_options'
-    """
-    return _FACTORIES[name]
-
-
-def by_name(name: str, /, **options: Any) -> Splits:
-    """The splits of some data.
-
-    Raises:
-        ValueError: No data has this name; the known ones are listed.
-
-    Example:
-        >>> len(by_name("bokeh", images=10, size=16).validation)
+        >>> len(by_name("bokeh")(images=10, size=16).validation)
         2
     """
-    return _FACTORIES[name](**options)
+    return _FACTORIES[name]

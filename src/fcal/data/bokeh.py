@@ -184,7 +184,7 @@ class Bokeh(Dataset[Mapping[str, Tensor]]):
 
 
 def _law(config: BokehConfig, truth: NDArray[np.float64], sigma: NDArray[np.float64]) -> Distribution:
-    return label_noise.law_of(config.noise, torch.from_numpy(truth), torch.from_numpy(sigma), config.shape)
+    return label_noise.noise_distribution(config.noise, torch.from_numpy(truth), torch.from_numpy(sigma), config.shape)
 
 
 def _range_of(split: str, config: BokehConfig) -> tuple[int, int]:

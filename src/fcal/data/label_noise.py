@@ -25,7 +25,7 @@ def check(noise: str) -> None:
     _LAWS[noise]
 
 
-def law_of(noise: str, centre: Tensor, sigma: Tensor, shape: float) -> Distribution:
+def noise_distribution(noise: str, centre: Tensor, sigma: Tensor, shape: float) -> Distribution:
     """The law of a label around its true value.
 
     Args:

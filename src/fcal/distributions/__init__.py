@@ -12,7 +12,7 @@ from fcal.distributions import (
 )
 from fcal.distributions.asymmetric_laplace import AsymmetricLaplace
 from fcal.distributions.family import Family, families, register
-from fcal.distributions.functions import log_cdf, log_survival, quantile
+from fcal.distributions.functional import log_cdf, log_survival, quantile
 from fcal.distributions.logistic import Logistic
 from fcal.distributions.monotone import AffineMap, BetaMap, MonotoneMap, PiecewiseLinear
 from fcal.distributions.quantiles import QuantileLaw

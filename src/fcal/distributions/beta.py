@@ -6,8 +6,6 @@ left of the mode, where the integrand only falls: Gauss-Legendre over the length
 tail that falls too slowly for that; there the power series in x is short.
 """
 
-import math
-
 import torch
 from torch import Tensor, distributions
 from torch.distributions import constraints
@@ -21,8 +19,8 @@ from fcal.distributions.implicit import (
     log_gamma_rest,
     solved,
 )
+from fcal.distributions.tails import LOG_SQRT_2PI
 
-_LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _DROP = 32.0  # the integrand falls by e^-32 over the interval of quadrature
 _SERIES_BELOW = 5.0  # the shape that governs the tail
 _TERMS = 90
@@ -87,7 +85,7 @@ def _lower_tail(log_x: Tensor, log_rest: Tensor, a: Tensor, b: Tensor) -> tuple[
     total = a + b
     (rest_a, psi_a), (rest_b, psi_b), (rest_total, psi_total) = map(log_gamma_rest, (a, b, total))
     from_mode_a, from_mode_b = log_x - (a / total).log(), log_rest - (b / total).log()
-    log_density = a * from_mode_a + b * from_mode_b + 0.5 * (a * (b / total)).log() - _LOG_SQRT_2PI
+    log_density = a * from_mode_a + b * from_mode_b + 0.5 * (a * (b / total)).log() - LOG_SQRT_2PI
     log_density = log_density - rest_a - rest_b + rest_total
     slope_a = by_a / integral + from_mode_a - psi_a + psi_total
     slope_b = by_b / integral + from_mode_b - psi_b + psi_total

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fcal.distributions.functions import log_tails_of
+from fcal.distributions.functional import log_tails_of
 from fcal.distributions.implicit import attach, legendre
 from fcal.distributions.law import Law, in_rows
 

@@ -23,8 +23,8 @@ from fcal.distributions.implicit import (
     residual_of_tail,
     solved,
 )
+from fcal.distributions.tails import LOG_SQRT_2PI
 
-_LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _DROP = 32.0  # the integrand falls by e^-32 over the interval of quadrature
 _SERIES_BELOW = 12.0  # shape; terms of the series fall like a^n / (a)_n
 _TERMS = 40
@@ -102,7 +102,7 @@ def _tail(log_x: Tensor, a: Tensor, integral_of: IntegralOf = _integral) -> Tail
     log_a = a.log()
     log_ratio = log_x - log_a
     # log of x^a e^-x / Gamma(a), without the large terms that cancel
-    log_density = (log_ratio + 1).mul_(a).sub_(x).add_(log_a, alpha=0.5).sub_(_LOG_SQRT_2PI).sub_(rest)
+    log_density = (log_ratio + 1).mul_(a).sub_(x).add_(log_a, alpha=0.5).sub_(LOG_SQRT_2PI).sub_(rest)
     by_log_x = lower.to(x.dtype).mul_(2).sub_(1).div_(integral)
     by_a = first.div_(integral).add_(log_ratio).sub_(digamma_rest)
     return Tail(log_density.add_(integral.log()), (by_log_x, by_a), lower)

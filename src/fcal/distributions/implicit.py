@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from fcal._checks import check_once, is_tracing
-from fcal.distributions.tails import normal_quantile, normal_quantile_of_log
+from fcal.distributions.tails import LOG_SQRT_2PI, normal_quantile, normal_quantile_of_log
 
 _NO_GAP = 1e-12  # a function that rounds comes no closer
 _LOG_HALF = math.log(0.5)
-_LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _STEPS_UP = 10  # of the recurrence of the gamma function, until its series holds to the last digit
 _STEPS = 60  # of Newton's method at most; a step that leaves its bracket halves it instead
 _CLOSE = 1e-9  # relative; the last step, which autograd sees, squares it
@@ -168,7 +167,7 @@ def residual_of_tail(log_p: Tensor, lower: Tensor) -> tuple[Tensor, Tensor]:
     size = normal_quantile_of_log(log_p.clamp(max=_LOG_HALF)).neg_()
     size = patched(log_p > _LOG_HALF, size, _size_of_rest, log_p)
     sign = lower.to(log_p.dtype).mul_(-2).add_(1)
-    factor = torch.addcmul(log_p, size, size, value=0.5).add_(_LOG_SQRT_2PI).exp_().mul_(-sign)
+    factor = torch.addcmul(log_p, size, size, value=0.5).add_(LOG_SQRT_2PI).exp_().mul_(-sign)
     return size.mul_(sign), factor
 
 

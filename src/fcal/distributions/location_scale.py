@@ -8,19 +8,18 @@ from torch.nn.functional import logsigmoid
 
 from fcal.distributions.family import Family, register
 from fcal.distributions.logistic import Logistic
-from fcal.distributions.tails import finite_exp, log1mexp_of_log, log_normal_cdf, normal_quantile, unit
+from fcal.distributions.tails import LOG_SQRT_2PI, finite_exp, log1mexp_of_log, log_normal_cdf, normal_quantile, unit
 
-_LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _LOG_HALF = math.log(0.5)
 
 
 def _normal_log_prob(value: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
-    return -0.5 * unit(value, loc, scale).square() - scale.log() - _LOG_SQRT_2PI
+    return -0.5 * unit(value, loc, scale).square() - scale.log() - LOG_SQRT_2PI
 
 
 def _normal_crps(value: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
     z = unit(value, loc, scale)
-    density = torch.exp(-0.5 * z.square() - _LOG_SQRT_2PI)
+    density = torch.exp(-0.5 * z.square() - LOG_SQRT_2PI)
     return scale * (z * torch.erf(z * math.sqrt(0.5)) + 2 * density - 1 / math.sqrt(math.pi))
 
 

@@ -14,9 +14,8 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from fcal.distributions.implicit import LogOdds, polished, root
-from fcal.distributions.tails import log_normal_cdf, mills_ratio, normal_quantile_of_log
+from fcal.distributions.tails import LOG_SQRT_2PI, log_normal_cdf, mills_ratio, normal_quantile_of_log
 
-_LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _LOG_HALF = math.log(0.5)
 _SQRT_HALF = math.sqrt(0.5)
 
@@ -28,7 +27,7 @@ def normal_cdf(t: Tensor) -> Tensor:
 
 def log_normal_density(t: Tensor) -> Tensor:
     """Log of the standard normal density."""
-    return -0.5 * t.square() - _LOG_SQRT_2PI
+    return -0.5 * t.square() - LOG_SQRT_2PI
 
 
 class Segments(NamedTuple):

@@ -1,13 +1,10 @@
 """Vector families: their residuals are whitened by the Cholesky factor of the covariance."""
 
-import math
-
 import torch
 from torch import Tensor, distributions
 
 from fcal.distributions.family import Family, register
-
-_LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
+from fcal.distributions.tails import LOG_SQRT_2PI
 
 
 def _whiten(value: Tensor, loc: Tensor, scale_tril: Tensor) -> Tensor:
@@ -18,7 +15,7 @@ def _whiten(value: Tensor, loc: Tensor, scale_tril: Tensor) -> Tensor:
 def _log_prob(value: Tensor, loc: Tensor, scale_tril: Tensor) -> Tensor:
     z = _whiten(value, loc, scale_tril)
     log_det = scale_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-    return -0.5 * z.square().sum(-1) - log_det - value.shape[-1] * _LOG_SQRT_2PI
+    return -0.5 * z.square().sum(-1) - log_det - value.shape[-1] * LOG_SQRT_2PI
 
 
 MULTIVARIATE_NORMAL = Family(

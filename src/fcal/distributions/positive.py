@@ -6,9 +6,8 @@ import torch
 from torch import Tensor, distributions
 
 from fcal.distributions.family import Family, register
-from fcal.distributions.tails import finite_exp, log1mexp_of_log, log_normal_cdf, normal_quantile
+from fcal.distributions.tails import LOG_SQRT_2PI, finite_exp, log1mexp_of_log, log_normal_cdf, normal_quantile
 
-_LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _SQRT_HALF = math.sqrt(0.5)
 
 
@@ -30,7 +29,7 @@ def _lognormal_z(value: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
 
 
 def _lognormal_log_prob(value: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
-    return -0.5 * _lognormal_z(value, loc, scale).square() - scale.log() - value.log() - _LOG_SQRT_2PI
+    return -0.5 * _lognormal_z(value, loc, scale).square() - scale.log() - value.log() - LOG_SQRT_2PI
 
 
 def _lognormal_crps(value: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
@@ -112,12 +111,12 @@ def _halfnormal_quantile(lower: Tensor, upper: Tensor, scale: Tensor) -> Tensor:
 
 
 def _halfnormal_log_prob(value: Tensor, scale: Tensor) -> Tensor:
-    return math.log(2) - 0.5 * (value / scale).square() - scale.log() - _LOG_SQRT_2PI
+    return math.log(2) - 0.5 * (value / scale).square() - scale.log() - LOG_SQRT_2PI
 
 
 def _halfnormal_crps(value: Tensor, scale: Tensor) -> Tensor:
     x = value.clamp(min=0) / scale
-    density = torch.exp(-0.5 * x.square() - _LOG_SQRT_2PI)
+    density = torch.exp(-0.5 * x.square() - LOG_SQRT_2PI)
     inside = x * (2 * torch.erf(x * _SQRT_HALF) - 1) + 4 * density - 2 / math.sqrt(math.pi)
     return scale * inside + (-value).clamp(min=0)
 

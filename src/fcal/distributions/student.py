@@ -30,9 +30,8 @@ from fcal.distributions.implicit import (
     residual_of_tail,
     root,
 )
-from fcal.distributions.tails import normal_quantile, unit
+from fcal.distributions.tails import LOG_SQRT_2PI, normal_quantile, unit
 
-_LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _DROP = 32.0  # the integrand falls by e^-32 over the interval of quadrature
 _FEW_NODES_FROM = 5.0  # degrees of freedom; below, G bends within the interval and takes more nodes
 _DROP_OF_FLOAT32 = 18.0
@@ -133,7 +132,7 @@ def _tail(t: Tensor, df: Tensor, integral_of: IntegralOf = _integral) -> Tail:
     log_square = torch.log1p(q).add_(excess.log_(), alpha=2.0)
     integral, tilt = integral_of((df * log_square).sqrt_(), df)
     log_norm, slope = _log_norm(df)
-    log_p = (df * log_square).mul_(-0.5).add_(log_norm).sub_(_LOG_SQRT_2PI).add_(integral.log())
+    log_p = (df * log_square).mul_(-0.5).add_(log_norm).sub_(LOG_SQRT_2PI).add_(integral.log())
     boundary = _boundary_gap(q, log_square).mul_(hyp).div_(root_df.mul_(whole.clamp_(min=1e-150)))
     by_df = slope.sub_(tilt.div_(df).add_(boundary).div_(integral), alpha=0.5)
     sign = (t > 0).to(t.dtype).mul_(2).sub_(1)
@@ -146,7 +145,7 @@ def _tail_of_s(s: Tensor, df: Tensor) -> Tail:
     integral, _ = _integral(s.abs(), df)
     x = s.square() / df
     by_s = -torch.where(x < 1e-8, 1.0, x / -torch.expm1(-x)).sqrt() / integral
-    log_p = _log_norm(df)[0] - 0.5 * s.square() - _LOG_SQRT_2PI + integral.log()
+    log_p = _log_norm(df)[0] - 0.5 * s.square() - LOG_SQRT_2PI + integral.log()
     return Tail(log_p, (torch.where(lower, -by_s, by_s),), lower)
 
 
@@ -175,7 +174,7 @@ def _log_prob(value: Tensor, df: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
     inner = torch.log1p(torch.where(near, r, 1.0).square())
     far = torch.where(near, 1.0, r)
     outer = 2 * far.log() + torch.log1p(far.pow(-2))
-    return _norm(df) - _LOG_SQRT_2PI - scale.log() - (df + 1) / 2 * torch.where(near, inner, outer)
+    return _norm(df) - LOG_SQRT_2PI - scale.log() - (df + 1) / 2 * torch.where(near, inner, outer)
 
 
 def _quantile(lower: Tensor, upper: Tensor, df: Tensor, loc: Tensor, scale: Tensor) -> Tensor:

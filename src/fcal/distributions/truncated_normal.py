@@ -10,16 +10,15 @@ from torch.distributions.utils import broadcast_all
 
 from fcal.distributions.family import Family, register
 from fcal.distributions.implicit import LogOdds, attach, flattened, legendre, polished, root
-from fcal.distributions.tails import mills_ratio, normal_quantile_of_log, unit
+from fcal.distributions.tails import LOG_SQRT_2PI, mills_ratio, normal_quantile_of_log, unit
 
-_LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _RULE, _MANY = legendre(12), legendre(24)
 _DROP = 36.0  # the density falls by e^-36 over the reach of the quadrature of moments
 _NARROW = 2.0  # an interval over which the density's exponent changes by less is integrated by quadrature
 
 
 def _log_density(t: Tensor) -> Tensor:
-    return -0.5 * t.square() - _LOG_SQRT_2PI
+    return -0.5 * t.square() - LOG_SQRT_2PI
 
 
 def _log_mass(low: Tensor, high: Tensor, width: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from fcal._checks import check_beside_target
 from fcal.distributions import normal_quantile
 from fcal.distributions.law import Law, in_rows
 from fcal.distributions.observation import Observation, observe, widened
+from fcal.distributions.tails import LOG_SQRT_2PI
 from fcal.metrics.fingerprint import fingerprint_of, folded, mixed
 from fcal.metrics.grid import LOG_BINS, Z_BINS, Grid, chi2_quantiles, log_index
 from fcal.metrics.report import LEVELS
@@ -23,7 +24,7 @@ from fcal.scores import element_crps, element_nll
 _PIECE = (
     1 << 17
 )  # scalars: much smaller, and the calls cost more than the work; much larger, and nothing stays in cache
-_LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
+
 _FARTHEST = 1e70  # its fourth power is still a float64
 _LEVEL_STEPS = 200  # every level's interval ends at multiples of 1 / 200
 
@@ -215,9 +216,9 @@ def _scored_normal(target: Tensor, loc: Tensor, scale: Tensor) -> Scored:
     z = torch.div(error, scale).clamp_(-farthest, farthest)
     t = torch.mul(z, math.sqrt(0.5)).erf_()
     half_square = z.square().mul_(0.5)
-    nll = torch.log(scale).add_(half_square).add_(_LOG_SQRT_2PI)
+    nll = torch.log(scale).add_(half_square).add_(LOG_SQRT_2PI)
     if not math.isfinite(nll.sum().item()):  # beyond float32
-        nll = z.double().square().mul_(0.5).add_(scale.double().log()).add_(_LOG_SQRT_2PI)
+        nll = z.double().square().mul_(0.5).add_(scale.double().log()).add_(LOG_SQRT_2PI)
     density = half_square.neg_().exp_()
     crps = torch.mul(z, t).add_(density, alpha=math.sqrt(2 / math.pi)).sub_(1 / math.sqrt(math.pi)).mul_(scale)
     return Scored(z, t, error, scale, z, nll, crps, target, None)

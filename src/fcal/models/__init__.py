@@ -1,7 +1,6 @@
 """Networks that return a distribution, by name."""
 
 from collections.abc import Callable
-from typing import Any
 
 from torch import nn
 
@@ -18,7 +17,6 @@ __all__ = [
     "PointHead",
     "Predicted",
     "by_name",
-    "factory",
     "mixture",
     "names",
     "predict",
@@ -49,7 +47,7 @@ def register(name: str, factory: Callable[..., nn.Module], *, replace: bool = Fa
 
     Example:
         >>> register("line", lambda slope=1: torch.nn.Linear(slope, 1), replace=True)
-        >>> by_name("line", slope=3)
+        >>> by_name("line")(slope=3)
         Linear(in_features=3, out_features=1, bias=True)
     """
     if not callable(factory):
@@ -57,23 +55,14 @@ def register(name: str, factory: Callable[..., nn.Module], *, replace: bool = Fa
     _FACTORIES.add(name, factory, replace=replace)
 
 
-def factory(name: str) -> Callable[..., nn.Module]:
-    """What makes a network, whose signature tells the options.
+def by_name(name: str) -> Callable[..., nn.Module]:
+    """The factory of a network; its signature lists the options.
 
     Raises:
-        ValueError: It has no such name; the known ones are listed.
+        ValueError: No network has this name; the message lists the known ones.
 
     Example:
-        >>> factory("convnet").__name__
+        >>> by_name("convnet").__name__
         'ConvNet'
     """
     return _FACTORIES[name]
-
-
-def by_name(name: str, /, **options: Any) -> nn.Module:
-    """A new network.
-
-    Raises:
-        ValueError: No network has this name; the known ones are listed.
-    """
-    return _FACTORIES[name](**options)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.distributions import Categorical, Distribution, MixtureSameFamily
 
-from fcal.distributions.joining import stacked
+from fcal.distributions.batching import stack
 
 
 def mixture(preds: Sequence[Distribution]) -> MixtureSameFamily:
@@ -24,7 +24,7 @@ def mixture(preds: Sequence[Distribution]) -> MixtureSameFamily:
         >>> both.mean, both.variance  # 1, and the variance of the means beside
         (tensor([1., 1., 1.]), tensor([2., 2., 2.]))
     """
-    components = stacked(list(preds))
+    components = stack(list(preds))
     weights = torch.ones(components.batch_shape, device=components.mean.device, dtype=components.mean.dtype)
     return MixtureSameFamily(Categorical(weights), components)
 

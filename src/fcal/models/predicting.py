@@ -10,7 +10,7 @@ from torch.distributions import Distribution
 
 from fcal._checks import check_integer
 from fcal._datasets import fetched, length_of
-from fcal.distributions.joining import joined
+from fcal.distributions.batching import cat
 
 
 class Predicted(NamedTuple):
@@ -60,7 +60,7 @@ def predict(
             targets.append(batch["target"].to(device))
             masks.append(batch.get("valid_mask"))
         known = [mask.to(device) for mask in masks if mask is not None]
-        return Predicted(joined(preds), torch.cat(targets), torch.cat(known) if known else None)
+        return Predicted(cat(preds), torch.cat(targets), torch.cat(known) if known else None)
 
 
 def _device_of(model: Any) -> torch.device:

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.distributions import Distribution, LogNormal, LowRankMultivariateNormal, MultivariateNormal
 
 from fcal.distributions import AffineMap, Warped
-from fcal.distributions.complete import completed
+from fcal.distributions.functional import with_cdf
 from fcal.distributions.law import Law, law_of
 from fcal.distributions.location_scale import LAPLACE, NORMAL
 from fcal.recalibration.rows import Rows
@@ -75,7 +75,7 @@ def repaired(pred: Distribution, shift: Tensor, factor: Tensor) -> Distribution:
     if law.family.event_dim:
         return _moved_vectors(law, shift, factor)
     if has_scale(law):
-        return completed(moved(law, shift, factor).distribution())
+        return with_cdf(moved(law, shift, factor).distribution())
     like = law.parameters[0]
     return Warped(pred, AffineMap(shift.to(like), factor.to(like)))
 

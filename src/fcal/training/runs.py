@@ -265,11 +265,11 @@ def _begin(config: RunConfig, place: Path) -> None:
 def _new_model(config: RunConfig) -> nn.Module:
     """The network with its first weights, which depend on the seed alone."""
     with _said_of("model.name"):
-        factory, options = models.factory(config.model.name), config.model.options
+        factory, options = models.by_name(config.model.name), config.model.options
     with _said_of("model.options"), random_state_kept():
         _check_options("model.options", factory, options)
         seed_everything(derived_seed("weights", config.seed))
-        model = models.by_name(config.model.name, **options)
+        model = factory(**options)
     if not isinstance(model, nn.Module):
         raise TypeError(f"expected `model` {config.model.name!r} a torch.nn.Module, got {type(model).__name__}")
     return model
@@ -278,10 +278,10 @@ def _new_model(config: RunConfig) -> nn.Module:
 def _splits(config: RunConfig) -> data.Splits:
     """The data, as far as can be told before the work: all parts there, and enough rows to judge by."""
     with _said_of("data.name"):
-        factory, options = data.factory(config.data.name), config.data.options
+        factory, options = data.by_name(config.data.name), config.data.options
     with _said_of("data.options"):
         _check_options("data.options", factory, options)
-        splits = data.by_name(config.data.name, **options)
+        splits = factory(**options)
     for part in ("train", "validation", "test"):
         if not hasattr(splits, part):
             raise ValueError(f"expected `data` {config.data.name!r} with a part {part!r}, got none")

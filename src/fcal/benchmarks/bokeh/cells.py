@@ -111,7 +111,7 @@ def _relevant(settings: Settings) -> dict[str, Any]:
 
 def _oracle(settings: Settings, data: BokehConfig) -> dict[str, Any]:
     test = _test(data)
-    law = label_noise.law_of(data.noise, test["truth"].double(), test["sigma"].double(), data.shape)
+    law = label_noise.noise_distribution(data.noise, test["truth"].double(), test["sigma"].double(), data.shape)
     return {"status": "done", **_scored(settings, test, law)}
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from fcal.distributions import log_cdf
-from fcal.distributions.joining import taken
+from fcal.distributions.batching import index_select
 from fcal.distributions.law import law_of
 from fcal.selection.candidates import CANDIDATES
 
@@ -97,7 +97,7 @@ def _robust(parts: Sequence[Distribution]) -> float:
 
 
 def _thinned(part: Distribution, step: int) -> Distribution:
-    some = taken(part, torch.arange(0, len(part.mean), step))
+    some = index_select(part, torch.arange(0, len(part.mean), step))
     assert isinstance(some, Distribution)
     return some
 
@@ -105,7 +105,7 @@ def _thinned(part: Distribution, step: int) -> Distribution:
 def _shares_below(part: Distribution, sizes: Tensor) -> Tensor:
     """Probability that an error of each row is smaller than each size. Shape ``(rows, sizes)``."""
     rows, count = torch.arange(len(part.mean)).repeat_interleave(len(sizes)), len(part.mean)
-    each = taken(part, rows)
+    each = index_select(part, rows)
     assert isinstance(each, Distribution)
     edge = sizes.repeat(count)
     return (log_cdf(each, edge).exp() - log_cdf(each, -edge).exp()).reshape(count, -1)

@@ -15,7 +15,7 @@ from fcal.benchmarks.sensors.folds import ROWS, kept
 from fcal.benchmarks.sensors.laws import law, spread
 from fcal.benchmarks.sensors.readings import Array, Flags, Readings
 from fcal.benchmarks.sensors.settings import NORMAL, Settings, Task
-from fcal.distributions.joining import joined, taken
+from fcal.distributions.batching import cat, index_select
 from fcal.metrics import evaluate
 from fcal.residuals import standardize
 from fcal.scores import crps, nll
@@ -44,7 +44,9 @@ class Tested:
     def of(self, wanted: Tensor) -> list[Distribution]:
         """Laws of some readings. ``wanted`` is True where a reading is one of them."""
         some = [(part, wanted[rows].nonzero().squeeze(1)) for part, rows in zip(self.parts, self.rows, strict=True)]
-        return [law for part, places in some if len(places) and isinstance(law := taken(part, places), Distribution)]
+        return [
+            law for part, places in some if len(places) and isinstance(law := index_select(part, places), Distribution)
+        ]
 
 
 def table(
@@ -239,7 +241,7 @@ def _family(task: Task, laws: Tested, readings: Readings, settings: Settings) ->
     landmarks or satellites together, which errs on the side of not telling. All readings are asked where networks of
     several families are trained, else about 5000, which is quicker.
     """
-    pred = joined(laws.parts)
+    pred = cat(laws.parts)
     assert isinstance(pred, Distribution)
     order = torch.cat(laws.rows)
     errors = torch.from_numpy(readings.error)[order]

@@ -11,7 +11,7 @@ from fcal.distributions.law import law_of
 Prediction = Distribution | Tensor
 
 
-def joined(preds: Sequence[Prediction]) -> Prediction:
+def cat(preds: Sequence[Prediction]) -> Prediction:
     """Predictions of consecutive rows as one.
 
     Raises:
@@ -19,7 +19,7 @@ def joined(preds: Sequence[Prediction]) -> Prediction:
 
     Example:
         >>> from torch.distributions import Normal
-        >>> joined([Normal(torch.zeros(2), 1.0), Normal(torch.ones(1), 2.0)])
+        >>> cat([Normal(torch.zeros(2), 1.0), Normal(torch.ones(1), 2.0)])
         Normal(loc: torch.Size([3]), scale: torch.Size([3]))
     """
     first = preds[0]
@@ -29,7 +29,7 @@ def joined(preds: Sequence[Prediction]) -> Prediction:
     return _with(first, [torch.cat(same) for same in zip(*leaves, strict=True)])
 
 
-def stacked(preds: Sequence[Distribution]) -> Distribution:
+def stack(preds: Sequence[Distribution]) -> Distribution:
     """Predictions of the same targets in a new last dimension.
 
     Raises:
@@ -37,7 +37,7 @@ def stacked(preds: Sequence[Distribution]) -> Distribution:
 
     Example:
         >>> from torch.distributions import Normal
-        >>> stacked([Normal(torch.zeros(3), 1.0), Normal(torch.ones(3), 2.0)]).scale.shape
+        >>> stack([Normal(torch.zeros(3), 1.0), Normal(torch.ones(3), 2.0)]).scale.shape
         torch.Size([3, 2])
     """
     if not preds:
@@ -55,7 +55,7 @@ def stacked(preds: Sequence[Distribution]) -> Distribution:
     return laws[0]._replace(parameters=leaves).distribution()
 
 
-def taken(pred: Prediction, rows: Tensor) -> Prediction:
+def index_select(pred: Prediction, rows: Tensor) -> Prediction:
     """The prediction of some rows, in the order asked for.
 
     Args:
@@ -64,7 +64,7 @@ def taken(pred: Prediction, rows: Tensor) -> Prediction:
 
     Example:
         >>> from torch.distributions import Normal
-        >>> taken(Normal(torch.tensor([1.0, 2.0, 3.0]), 1.0), torch.tensor([2, 0])).loc
+        >>> index_select(Normal(torch.tensor([1.0, 2.0, 3.0]), 1.0), torch.tensor([2, 0])).loc
         tensor([3., 1.])
     """
     if isinstance(pred, Tensor):

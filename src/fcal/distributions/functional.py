@@ -1,4 +1,6 @@
-"""Log-CDF, log-survival and quantile of any prediction, with gradients for all its parameters."""
+"""Log-CDF, log-survival and quantile of any prediction, differentiable in all its parameters."""
+
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -86,6 +88,24 @@ def quantile(pred: Distribution, lower: Tensor | float, upper: Tensor | float | 
     return quantile_of(law, below, above).to(dtype)
 
 
+def with_cdf(pred: Distribution) -> Distribution:
+    """Add ``cdf`` and ``icdf`` to a distribution whose class lacks them; it remains an instance of that class.
+
+    Args:
+        pred: A distribution of a registered scalar family. It is modified in place.
+
+    Example:
+        >>> from torch.distributions import StudentT
+        >>> with_cdf(StudentT(torch.tensor(1.0))).icdf(torch.tensor(0.75))  # a Cauchy distribution
+        tensor(1.)
+    """
+    base = type(pred)
+    missing = tuple(name for name in _METHODS if getattr(base, name) is getattr(Distribution, name))
+    if missing:
+        pred.__class__ = _WITH_CDF.get((base, missing)) or _class_with_cdf(base, missing)
+    return pred
+
+
 def _spread(pred: Distribution, probability: Tensor | float) -> Tensor:
     """One number for all predictions; the dtype of a plain one is torch's default, so that results keep theirs."""
     if isinstance(pred, Distribution):
@@ -150,3 +170,25 @@ def _formula(law: Law, formula: Formula | None, name: str) -> Formula:
     if formula is None:
         raise TypeError(f"expected `pred` of a scalar family with a {name}, got {law.name}")
     return formula
+
+
+_WITH_CDF: dict[tuple[type[Distribution], tuple[str, ...]], Any] = {}
+
+
+def _class_with_cdf(base: type[Distribution], missing: tuple[str, ...]) -> Any:
+    subclass = type(base.__name__, (base,), {name: _METHODS[name] for name in missing})
+    return _WITH_CDF.setdefault((base, missing), subclass)
+
+
+def _cdf(self: Distribution, value: Tensor) -> Tensor:
+    """Probability below ``value``."""
+    return log_cdf(self.expand(value.shape) if value.dim() > len(self.batch_shape) else self, value).exp()
+
+
+def _icdf(self: Distribution, value: Tensor) -> Tensor:
+    """Value below which the probability is ``value``."""
+    shape = torch.broadcast_shapes(value.shape, self.batch_shape)
+    return quantile(self.expand(shape), value.expand(shape))
+
+
+_METHODS = {"cdf": _cdf, "icdf": _icdf}

@@ -1,4 +1,4 @@
-"""Rows of predictions: joined, taken and with other parameters, whatever they are made of."""
+"""Predictions concatenated, indexed and with other parameters, whatever their family."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from torch.distributions import (
     TransformedDistribution,
 )
 
-from fcal.distributions.joining import joined, taken, with_parameters
+from fcal.distributions.batching import cat, index_select, with_parameters
 
 LOC, SCALE = torch.arange(6.0).reshape(3, 2), torch.linspace(0.5, 2.0, 6).reshape(3, 2)
 LAWS = {
@@ -30,8 +30,8 @@ LAWS = {
 @pytest.mark.parametrize("name", LAWS)
 def test_joined_parts_are_the_whole(name):
     pred, y = LAWS[name], LOC + 1.5
-    parts = [taken(pred, torch.tensor([0])), taken(pred, torch.tensor([1, 2]))]
-    again = joined(parts)
+    parts = [index_select(pred, torch.tensor([0])), index_select(pred, torch.tensor([1, 2]))]
+    again = cat(parts)
     assert again.batch_shape == pred.batch_shape
     torch.testing.assert_close(again.log_prob(y), pred.log_prob(y))
 
@@ -39,12 +39,12 @@ def test_joined_parts_are_the_whole(name):
 @pytest.mark.parametrize("name", LAWS)
 def test_taken_rows_are_in_the_order_asked_for(name):
     pred, y, rows = LAWS[name], LOC + 1.5, torch.tensor([2, 0])
-    torch.testing.assert_close(taken(pred, rows).log_prob(y[rows]), pred.log_prob(y)[rows])
+    torch.testing.assert_close(index_select(pred, rows).log_prob(y[rows]), pred.log_prob(y)[rows])
 
 
 def test_tensors_are_joined_and_taken_too():
-    assert torch.equal(joined([LOC[:1], LOC[1:]]), LOC)
-    assert torch.equal(taken(LOC, torch.tensor([1])), LOC[1:2])
+    assert torch.equal(cat([LOC[:1], LOC[1:]]), LOC)
+    assert torch.equal(index_select(LOC, torch.tensor([1])), LOC[1:2])
 
 
 @pytest.mark.parametrize("name", ["normal", "independent", "student"])
