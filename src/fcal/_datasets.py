@@ -55,12 +55,12 @@ def rows_of(batch: Batch) -> int:
     return len(target) if isinstance(target, Tensor) and target.dim() else 1
 
 
-def fetched(dataset: Any, indices: Sequence[int]) -> Batch:
+def get_batch(dataset: Any, indices: Sequence[int]) -> Batch:
     """Rows of a dataset as one batch: at once where its ``__getitems__`` gives them stacked, else collated.
 
     Example:
         >>> data = torch.utils.data.TensorDataset(torch.arange(3.0), torch.arange(3.0))
-        >>> fetched(data, [2, 0])["input"]
+        >>> get_batch(data, [2, 0])["input"]
         tensor([2., 0.])
     """
     if not hasattr(dataset, "__getitems__"):
@@ -98,18 +98,18 @@ def length_of(dataset: Any) -> int:
     return rows
 
 
-class Together(ConcatDataset[Any]):
+class BatchConcat(ConcatDataset[Any]):
     """Datasets one after another, with batches taken at once.
 
     Example:
         >>> parts = [torch.utils.data.TensorDataset(torch.tensor([value]), torch.zeros(1)) for value in (3.0, 4.0)]
-        >>> Together(parts).__getitems__([1, 0, 1])["input"]
+        >>> BatchConcat(parts).__getitems__([1, 0, 1])["input"]
         tensor([4., 3., 4.])
     """
 
     def __init__(self, datasets: Sequence[Any]) -> None:
         super().__init__(datasets)
-        entries = [set(fetched(dataset, [0])) for dataset in datasets if len(dataset)]
+        entries = [set(get_batch(dataset, [0])) for dataset in datasets if len(dataset)]
         odd = sorted({name for names in entries for other in entries for name in names ^ other})
         if odd:
             raise ValueError(f"expected datasets with the same entries, got {odd[0]!r} in some alone")
@@ -121,7 +121,7 @@ class Together(ConcatDataset[Any]):
         firsts = [0, *self.cumulative_sizes]
         places = [(owner == part).nonzero().squeeze(1) for part in range(len(self.datasets))]
         batches = [
-            fetched(dataset, (chosen[here] - firsts[part]).tolist())
+            get_batch(dataset, (chosen[here] - firsts[part]).tolist())
             for part, (dataset, here) in enumerate(zip(self.datasets, places, strict=True))
             if len(here)
         ]

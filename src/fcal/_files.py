@@ -1,6 +1,7 @@
 """Files that are whole or absent, locks on them, and what a result says of its origin."""
 
 import fcntl
+import hashlib
 import json
 import os
 import platform
@@ -67,6 +68,12 @@ def write_json(path: str | os.PathLike[str], document: Any) -> None:
     text = json.dumps(document, indent=2, allow_nan=False) + "\n"
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def sha256_of(path: str | os.PathLike[str]) -> str:
+    """SHA-256 of a file's content, in hexadecimal digits."""
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager

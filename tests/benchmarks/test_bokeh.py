@@ -16,7 +16,7 @@ from scipy import stats
 from torch.distributions import Normal
 
 import fcal
-from fcal._datasets import Together
+from fcal._datasets import BatchConcat
 from fcal.benchmarks import bokeh
 from fcal.benchmarks.bokeh import choosing, fits
 from fcal.benchmarks.bokeh.cells import row_cell
@@ -223,7 +223,7 @@ def test_every_method_has_as_many_candidates():
 
 def test_together_takes_samples_from_both_parts():
     splits = fits.splits_of(**dataclasses.asdict(SETTINGS.data("homoscedastic", "paper-like", 3)))
-    both = Together([splits.train, splits.validation])
+    both = BatchConcat([splits.train, splits.validation])
     batch = both.__getitems__([len(splits.train), 0, len(both) - 1])
     torch.testing.assert_close(batch["target"][0], splits.validation[0]["target"])
     torch.testing.assert_close(batch["target"][1], splits.train[0]["target"])

@@ -54,7 +54,7 @@ def test_no_network_of_a_fold_has_seen_it(store):
     """Every image is held out by exactly one network, whose prediction is the one that is used."""
     found, _ = crossfits.crossfit_of(SETTINGS, DATA, METHODS["oof_temperature"], store)
     splits = fits.splits_of(**crossfits.crossfit_cell(SETTINGS, DATA).config["data"])
-    both = crossfits.Together([splits.train, splits.validation])
+    both = crossfits.BatchConcat([splits.train, splits.validation])
     for number, network in enumerate(found.without):
         held = (found.fold == number).nonzero().squeeze(1)
         pred = network(both.__getitems__(held.tolist())["input"])
@@ -76,7 +76,7 @@ def test_temperature_is_the_rms_of_held_out_residuals_at_the_level_of_the_full_n
     factor = np.sqrt(np.mean(((y - mean) / sd) ** 2))
     splits = fits.splits_of(**crossfits.crossfit_cell(SETTINGS, DATA).config["data"])
     test = columns_together((splits.test, splits.extra))
-    pred = fits.predicted(found.full, crossfits.Together([splits.test, splits.extra]))
+    pred = fits.predicted(found.full, crossfits.BatchConcat([splits.test, splits.extra]))
     nll = -scipy.stats.norm.logpdf(test["target"], pred.mean, factor * pred.stddev.numpy()).mean()
     assert rows["oof_temperature"]["nll"]["mean"] == pytest.approx(nll, rel=1e-4)
 
@@ -88,7 +88,7 @@ def test_ensemble_is_the_mean_density_of_five_networks(store, rows):
     assert len({cell.key for cell in cells}) == 5
     splits = fits.splits_of(**cells[0].config["data"])
     images, target = (
-        crossfits.Together([splits.test, splits.extra]),
+        crossfits.BatchConcat([splits.test, splits.extra]),
         columns_together((splits.test, splits.extra))["target"],
     )
     preds = [fits.predicted(fits.network_of(cell, store), images) for cell in cells]
@@ -177,7 +177,7 @@ def test_leak_is_the_ratio_of_errors_on_held_out_and_test_images(store, done):
     found, _ = crossfits.crossfit_of(SETTINGS, DATA, METHODS["oof_temperature"], store)
     splits = fits.splits_of(**crossfits.crossfit_cell(SETTINGS, DATA).config["data"])
     target = columns_together((splits.test, splits.extra))["target"].double()
-    images = crossfits.Together([splits.test, splits.extra])
+    images = crossfits.BatchConcat([splits.test, splits.extra])
     test = np.mean([(target - fits.predicted(one, images).mean).square().mean().item() for one in found.without])
     held_out = (found.target - found.held_out.mean).double().square().mean().item()
     leak = done.document["tables"][0]["folds"]["mse_leak"]["mean"]

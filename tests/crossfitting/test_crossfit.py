@@ -7,7 +7,7 @@ from torch.distributions import Normal
 from torch.utils.data import TensorDataset
 
 import fcal
-from fcal._datasets import fetched
+from fcal._datasets import get_batch
 from fcal.crossfitting import levelled, recentred
 
 ONE_LINE = fit_line(noisy_line())
@@ -94,7 +94,7 @@ def test_crossfit_in_processes_is_the_same(found):
 
 def test_with_scales_keeps_means_and_fits_to_held_out_errors(found):
     def fit_scales(rows, start):
-        batch = fetched(rows, list(range(len(rows))))
+        batch = get_batch(rows, list(range(len(rows))))
         start.sigma.data = (batch["target"] - batch["center"]).square().mean().sqrt()
         return start
 

@@ -6,7 +6,7 @@ from torch.distributions import Gamma, Normal
 from torch.utils.data import TensorDataset
 
 import fcal
-from fcal._datasets import fetched
+from fcal._datasets import get_batch
 from fcal.crossfitting import error_ratio
 
 
@@ -50,7 +50,7 @@ def test_scales_are_fitted_to_errors_that_much_smaller():
     corrected = fcal.crossfit(fit, TensorDataset(*regression(3)), folds=3)
 
     def rms(rows, start):
-        batch = fetched(rows, list(range(len(rows))))
+        batch = get_batch(rows, list(range(len(rows))))
         sigma = (batch["target"] - batch["center"]).square().mean().sqrt()
         return lambda given: Normal(start(given).mean, sigma.expand(len(given), 1))
 

@@ -10,8 +10,9 @@ from torch import Tensor
 from fcal._checks import check_number
 from fcal._files import provenance
 from fcal._memory import keep_freed_memory
+from fcal._progress import ProgressBar
 from fcal.cli.paths import check_writable
-from fcal.cli.printing import print_json, print_report, progress
+from fcal.cli.printing import print_json, print_report
 from fcal.metrics import Report, sigma_groups
 from fcal.metrics.evaluation import checked_grid
 from fcal.metrics.gathering import gathered
@@ -73,7 +74,7 @@ def _evaluated(source: Predictions, arguments: Namespace) -> Report:
     seen = _fitted_on(source)
     state = empty_state(grid, clustered=arguments.cluster is not None)
     names: list[str] | None = None
-    with progress("evaluating", source.rows) as advance:
+    with ProgressBar("evaluating", total=source.rows, unit="rows") as bar:
         for chunk in source:
             group, names = _groups(chunk, source, arguments)
             count = 1 if names is None else len(names)
@@ -89,7 +90,7 @@ def _evaluated(source: Predictions, arguments: Namespace) -> Report:
                     fingerprinted=bool(seen),
                 ),
             )
-            advance(len(chunk))
+            bar.advance(len(chunk))
     counted = int(state.n.sum())
     if counted < FEWEST_TARGETS:
         raise ValueError(

@@ -1,15 +1,14 @@
-"""What is printed: one JSON document, or tables for people; progress goes to stderr."""
+"""What is printed: one JSON document, or tables for people."""
 
 import json
 import math
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -23,23 +22,6 @@ _USUAL_WIDTH = 80
 def print_json(document: Any) -> None:
     """One JSON document on stdout."""
     print(json.dumps(document, allow_nan=False))
-
-
-@contextmanager
-def progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr while a person watches; gives a function to call with the number of rows done."""
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("rows"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda rows: bar.advance(task, rows)
 
 
 def print_report(report: Report, source: str, *, page: str | None = None, order: str = "worst first") -> None:

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from fcal import recalibration
 from fcal._files import provenance
+from fcal._progress import ProgressBar
 from fcal.cli.evaluating import FEWEST_TARGETS, columns_of
 from fcal.cli.paths import check_writable
-from fcal.cli.printing import print_before_after, print_json, progress, say
+from fcal.cli.printing import print_before_after, print_json, say
 from fcal.metrics import Report
 from fcal.metrics.evaluation import checked_grid
 from fcal.metrics.gathering import gathered
@@ -43,8 +44,8 @@ def run(arguments: Namespace, words: list[str]) -> int:
     }
     if arguments.save is not None:
         recalibrator.save(arguments.save)
-    with progress("repairing", source.rows) as advance:
-        rows = write_repaired(source, arguments.out, recalibrator.transform, advance=advance)
+    with ProgressBar("repairing", total=source.rows, unit="rows") as bar:
+        rows = write_repaired(source, arguments.out, recalibrator.transform, advance=bar.advance)
     write_origin(arguments.out, note)
     if arguments.json:
         compared = {
@@ -72,8 +73,8 @@ def _check_outputs(arguments: Namespace, calibration: Predictions, source: Predi
 
 
 def _fitted(arguments: Namespace, calibration: Predictions) -> Recalibrator:
-    with progress("reading", calibration.rows) as advance:
-        pred, target = whole(calibration, advance=advance)
+    with ProgressBar("reading", total=calibration.rows, unit="rows") as bar:
+        pred, target = whole(calibration, advance=bar.advance)
     kind: Callable[..., Recalibrator] = recalibration.by_name(arguments.method)
     try:
         return kind(**({"per_output": True} if arguments.per_output else {})).fit(pred, target)
@@ -86,13 +87,13 @@ def _compared(source: Predictions, recalibrator: Recalibrator) -> tuple[Report, 
     grid = checked_grid(_DF, _BINS)
     clustered = source.columns.cluster is not None
     before, after = (empty_state(grid, clustered=clustered) for _ in range(2))
-    with progress("checking", source.rows) as advance:
+    with ProgressBar("checking", total=source.rows, unit="rows") as bar:
         for chunk in source:
             if not bool(chunk.target.isnan().all()):
                 repaired = recalibrator.transform(chunk.pred)
                 for state, pred in ((before, chunk.pred), (after, repaired)):
                     state.add_(gathered(pred, chunk.target, grid, cluster=chunk.cluster, fingerprinted=True))
-            advance(len(chunk))
+            bar.advance(len(chunk))
     if int(before.n.sum()) < FEWEST_TARGETS:
         return None, None
     seen = frozenset([recalibrator.fitted_on or ""])

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from fcal._datasets import as_batch, fetched
+from fcal._datasets import as_batch, get_batch
 from fcal.distributions.batching import with_parameters
 from fcal.distributions.law import law_of
 
@@ -93,4 +93,4 @@ class Centered:
         )
         if not stacks:
             return [self[index] for index in indices]
-        return {**fetched(self.dataset, rows.tolist()), "center": self.center[rows]}
+        return {**get_batch(self.dataset, rows.tolist()), "center": self.center[rows]}

@@ -11,7 +11,7 @@ from torch.distributions import Distribution
 from torch.utils.data import Subset
 
 from fcal._checks import check_flag, check_integer
-from fcal._datasets import fetched, length_of
+from fcal._datasets import get_batch, length_of
 from fcal.crossfitting.counting import counting, of_targets
 from fcal.crossfitting.fitting import check_apart, fitted
 from fcal.crossfitting.result import CrossFit, check_same_rows, parts_of, predictions
@@ -146,7 +146,7 @@ def _job(fit: Callable[..., Any], rows: Any, asked: set[str], **given: Any) -> C
 def _targets(dataset: Any, batch_size: int) -> tuple[Tensor, Tensor | None]:
     """Targets and masks of all rows, read before the work."""
     pieces = torch.arange(length_of(dataset)).split(batch_size)
-    batches = [fetched(dataset, piece.tolist()) for piece in pieces]
+    batches = [get_batch(dataset, piece.tolist()) for piece in pieces]
     masks = [batch["valid_mask"] for batch in batches if batch.get("valid_mask") is not None]
     target = torch.cat([batch["target"] for batch in batches])
     if target.dtype == torch.bool or target.is_complex():

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from fcal._checks import check_integer
-from fcal._datasets import fetched, length_of
+from fcal._datasets import get_batch, length_of
 from fcal.distributions.batching import cat
 
 
@@ -54,7 +54,7 @@ def predict(
     preds, targets, masks = [], [], []
     with evaluating(model), torch.no_grad():
         for piece in torch.arange(rows).tensor_split(-(-rows // size)):
-            batch = fetched(dataset, piece.tolist())
+            batch = get_batch(dataset, piece.tolist())
             given = in_format(batch["input"], channels_last)
             preds.append(prediction(model, given.to(device) if isinstance(given, Tensor) else given))
             targets.append(batch["target"].to(device))

@@ -5,7 +5,7 @@ import os
 import warnings
 from pathlib import Path
 
-from fcal._files import atomic_path
+from fcal._files import atomic_path, sha256_of
 
 
 def seal(path: str | os.PathLike[str]) -> None:
@@ -15,7 +15,7 @@ def seal(path: str | os.PathLike[str]) -> None:
         OSError: The file is not there or the checksum cannot be written.
     """
     path = Path(path)
-    line = f"{_sha256(path)}  {path.name}\n"
+    line = f"{sha256_of(path)}  {path.name}\n"
     with atomic_path(_sidecar(path)) as temporary:
         temporary.write_text(line, encoding="utf-8")
 
@@ -62,7 +62,7 @@ def damage(path: str | os.PathLike[str]) -> str | None:
     """Why a file cannot be used; None for one that is whole."""
     path = Path(path)
     try:
-        expected, found = _written(path), _sha256(path)
+        expected, found = _written(path), sha256_of(path)
     except FileNotFoundError as error:
         return f"{Path(error.filename).name} is missing"
     except OSError as error:
@@ -76,8 +76,3 @@ def _sidecar(path: Path) -> Path:
 
 def _written(path: Path) -> str:
     return _sidecar(path).read_bytes()[:64].decode("ascii", errors="replace")
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from fcal.sweeps.attempts import Attempt, CellFunction, attempt
-from fcal.sweeps.bars import Bar
+from fcal.sweeps.bars import Progress
 from fcal.sweeps.cells import Cell, Outcome
 from fcal.sweeps.plan import Plan
 from fcal.sweeps.store import Store
@@ -55,14 +55,13 @@ def run(
     """
     cells = list(cells)
     _check(cells, function, workers, store)
-    with Bar(show=progress) as bar:
-        plan = Plan(cells, store, report=lambda outcome: _tell(outcome, bar, on_outcome))
-        bar.begin(plan.stored, plan.left, workers)
-        with _stoppable():
-            if workers == 1 or not plan.left:
-                _here(plan, function, store, bar)
-            else:
-                _in_processes(plan, function, store, bar, workers)
+    plan = Plan(cells, store, report=lambda outcome: _tell(outcome, bar, on_outcome))
+    bar = Progress(plan.stored, plan.left, workers=workers, show=progress)
+    with bar.bar, _stoppable():
+        if workers == 1 or not plan.left:
+            _here(plan, function, store, bar)
+        else:
+            _in_processes(plan, function, store, bar, workers)
     further = (cell for cell in plan.outcomes if cell not in set(plan.asked))
     return {cell: plan.outcomes[cell] for cell in [*plan.asked, *further]}
 
@@ -86,7 +85,7 @@ def _check(cells: list[Cell], function: CellFunction, workers: int, store: Store
             raise TypeError(f"expected `function` one that can be imported by its name, got {function!r}") from None
 
 
-def _tell(outcome: Outcome, bar: Bar, on_outcome: Callable[[Outcome], None] | None) -> None:
+def _tell(outcome: Outcome, bar: Progress, on_outcome: Callable[[Outcome], None] | None) -> None:
     bar.count(outcome)
     if on_outcome is not None:
         on_outcome(outcome)
@@ -106,7 +105,7 @@ def _stoppable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _here(plan: Plan, function: CellFunction, store: Store, bar: Bar) -> None:
+def _here(plan: Plan, function: CellFunction, store: Store, bar: Progress) -> None:
     last = None
     while plan.left:
         cell = plan.start(last)
@@ -118,7 +117,7 @@ def _here(plan: Plan, function: CellFunction, store: Store, bar: Bar) -> None:
         _note(plan, cell, attempt(function, cell, store), store)
 
 
-def _in_processes(plan: Plan, function: CellFunction, store: Store, bar: Bar, workers: int) -> None:
+def _in_processes(plan: Plan, function: CellFunction, store: Store, bar: Progress, workers: int) -> None:
     false_starts = 0
     with Pool(function, store, workers) as pool:
         while plan.left:

@@ -1,12 +1,11 @@
 """The note beside a repaired file that says where it comes from."""
 
-import hashlib
 import json
 import os
 from pathlib import Path
 from typing import Any
 
-from fcal._files import write_json
+from fcal._files import sha256_of, write_json
 from fcal.tables.errors import file_error, in_words
 
 _ENDING = ".origin.json"
@@ -32,7 +31,7 @@ def write_origin(out: str | os.PathLike[str], document: dict[str, Any]) -> Path:
         'temperature'
     """
     note = _note(out)
-    write_json(note, {**document, "sha256": _sha256(Path(out))})
+    write_json(note, {**document, "sha256": sha256_of(out)})
     return note
 
 
@@ -51,13 +50,8 @@ def read_origin(path: str | os.PathLike[str]) -> dict[str, Any] | None:
         raise file_error(note, "a JSON document", in_words(error)) from None
     if not isinstance(document, dict) or not isinstance(document.get("sha256"), str):
         raise file_error(note, "a JSON object with a sha256", type(document).__name__)
-    return document if Path(path).is_file() and document["sha256"] == _sha256(Path(path)) else None
+    return document if Path(path).is_file() and document["sha256"] == sha256_of(path) else None
 
 
 def _note(path: str | os.PathLike[str]) -> Path:
     return Path(os.fspath(path) + _ENDING)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

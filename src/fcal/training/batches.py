@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from fcal._datasets import Batch, fetched, length_of
+from fcal._datasets import Batch, get_batch, length_of
 from fcal.training.randomness import derived_seed, seed_everything
 
 Place: TypeAlias = tuple[int, int]  # epoch, and batches of it that are done
@@ -52,7 +52,7 @@ class Batches:
         for number, piece in enumerate(pieces[done:], start=done):
             if self._seed is not None:
                 seed_everything(derived_seed("data", self._seed, epoch, number))
-            yield fetched(self._dataset, piece.tolist())
+            yield get_batch(self._dataset, piece.tolist())
 
     def _order(self, epoch: int) -> Tensor:
         if self._seed is None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fcal._datasets import Together, fetched, length_of
+from fcal._datasets import BatchConcat, get_batch, length_of
 from fcal.crossfitting import CrossFit, crossfit, recentred
 from fcal.data.folds import fold_numbers
 from fcal.training.configuration import FitConfig
@@ -44,7 +44,7 @@ class CrossFits:
         **options: Any,
     ) -> None:
         self.config = config
-        self.rows = train if validation is None else Together([train, validation])
+        self.rows = train if validation is None else BatchConcat([train, validation])
         self.how = how
         self.folder = folder
         self.options = options
@@ -112,7 +112,7 @@ def _groups(rows: Any, name: str, batch_size: int) -> list[Any]:
     """The group of every row."""
     found: list[Any] = []
     for piece in torch.arange(length_of(rows)).split(batch_size):
-        batch = fetched(rows, piece.tolist())
+        batch = get_batch(rows, piece.tolist())
         if name not in batch:
             raise ConfigError(f"expected `crossfit.groups` an entry of the rows, got {name!r}, not in {sorted(batch)}")
         found += batch[name].tolist() if isinstance(batch[name], Tensor) else list(batch[name])

@@ -15,6 +15,7 @@ from fcal._checks import check_flag
 from fcal._config import difference
 from fcal._files import writable_folder
 from fcal._memory import keep_freed_memory
+from fcal._progress import is_watched
 from fcal.training.batches import Batches
 from fcal.training.configuration import TRAINED, FitConfig
 from fcal.training.folders import alone_in
@@ -32,9 +33,8 @@ try:
 except ModuleNotFoundError as error:
     raise ImportError("expected lightning for training; pip install 'fcal[train]'") from error
 
-from fcal.training.bars import Bar
 from fcal.training.checkpoints import NAME, CheckedIO, KeepCheckpoint, read_checkpoint
-from fcal.training.logs import Logs
+from fcal.training.logs import Logs, Progress
 
 _REMARKS = (
     "`isinstance\\(treespec, LeafSpec\\)` is deprecated",
@@ -177,7 +177,7 @@ def _load(path: Path | None, saved: dict[str, Any], model: nn.Module) -> None:
 
 
 def _own_callbacks(path: Path | None, config: FitConfig, progress: bool) -> list[Callback]:
-    found: list[Callback] = [Bar()] if check_flag("progress", progress) and Bar.is_watched() else []
+    found: list[Callback] = [Progress()] if check_flag("progress", progress) and is_watched() else []
     if path is not None:
         found += [Logs(path.parent), KeepCheckpoint(path, config.checkpoint_every_steps)]
     return found

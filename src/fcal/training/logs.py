@@ -1,4 +1,4 @@
-"""Logs of a training: a CSV file of its history, and TensorBoard."""
+"""Logs of a training: a progress bar, a CSV file of its history, and TensorBoard."""
 # ruff: noqa: ARG002 - Lightning dictates the signatures of hooks
 
 import csv
@@ -6,10 +6,38 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 
 from fcal._files import atomic_path
+from fcal._progress import ProgressBar
+
+
+class Progress(Callback):  # type: ignore[misc]
+    """A progress bar of steps, with the monitored value of the last epoch."""
+
+    _bar: ProgressBar | None = None
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Draw the bar."""
+        self._bar = ProgressBar("training", total=pl_module.steps, completed=pl_module.record.step, unit="steps")
+        self._bar.start()
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+        """Advance the bar."""
+        if self._bar is not None:
+            record, name = pl_module.record, f"validation/{pl_module.config.monitor}"
+            value = record.history[-1].get(name) if record.history else None
+            self._bar.update(completed=record.step, note="" if value is None else f"{name} {value:.4g}")
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Remove the bar."""
+        if self._bar is not None:
+            self._bar.stop()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Remove the bar, if training had begun."""
+        self.on_train_end(trainer, pl_module)
 
 
 class Logs(Checkpoint):  # type: ignore[misc]

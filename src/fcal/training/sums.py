@@ -1,11 +1,10 @@
 """Checksums of a folder, in the format that ``sha256sum -c`` reads."""
 
-import hashlib
 import re
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
-from fcal._files import atomic_path
+from fcal._files import atomic_path, sha256_of
 
 SUMS = "SHA256SUMS"
 
@@ -21,7 +20,7 @@ def write_sums(folder: Path, files: Sequence[Path]) -> None:
         >>> (folder / "SHA256SUMS").read_text()
         'e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855  a.txt\n'
     """
-    lines = [f"{_sum(path)}  {path.relative_to(folder).as_posix()}\n" for path in files]
+    lines = [f"{sha256_of(path)}  {path.relative_to(folder).as_posix()}\n" for path in files]
     with atomic_path(folder / SUMS) as temporary:
         temporary.write_text("".join(lines), encoding="utf-8")
 
@@ -49,7 +48,7 @@ def check_sums(folder: Path, *, required: Sequence[str] = (), only: str | None =
         path = folder / name
         if not path.is_file():
             raise ValueError(f"expected {path}, got no such file")
-        if _sum(path) != named[name]:
+        if sha256_of(path) != named[name]:
             raise ValueError(f"expected {path} with the checksum in {SUMS}, got another: the file is damaged")
     return list(named)
 
@@ -71,8 +70,3 @@ def _read(folder: Path) -> dict[str, str]:
 def _stays_inside(name: str) -> bool:
     path = PurePosixPath(name)
     return not path.is_absolute() and ".." not in path.parts
-
-
-def _sum(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Normal
 
 from fcal import recalibration
-from fcal._datasets import Together
+from fcal._datasets import BatchConcat
 from fcal.benchmarks.bokeh import choosing, crossfits, fits
 from fcal.benchmarks.bokeh.methods import ALL_IMAGES, METHODS, CrossFitted, Ensembled, Method, Oracle, PostHoc, Trained
 from fcal.benchmarks.bokeh.rows import (
@@ -223,7 +223,7 @@ def _cross_fitted(settings: Settings, data: BokehConfig, method: CrossFitted, st
     """The network of all images, with error bars that held-out images tell."""
     found, seconds = crossfits.crossfit_of(settings, data, method, store)
     splits, test = _splits(data), _test(data)
-    images = Together([splits.test, splits.extra])
+    images = BatchConcat([splits.test, splits.extra])
     if method.intervals:
         scores = _interval_scores(found, test, images)
     else:
@@ -241,7 +241,7 @@ def _cross_fitted(settings: Settings, data: BokehConfig, method: CrossFitted, st
     return {"status": "done", **scores, "crossfit": before}
 
 
-def _interval_scores(found: CrossFit, test: Mapping[str, Tensor], images: Together) -> dict[str, Any]:
+def _interval_scores(found: CrossFit, test: Mapping[str, Tensor], images: BatchConcat) -> dict[str, Any]:
     """Accuracy of the full network, and coverage and width of intervals; they are no law."""
     mean = _law(predict(found.full, images, batch_size=_PREDICTED_AT_ONCE, channels_last=True).pred).mean
     whole = images.__getitems__(range(len(images)))["input"].contiguous(memory_format=torch.channels_last)
@@ -300,4 +300,4 @@ def _test(data: BokehConfig) -> dict[str, Tensor]:
 def _test_prediction(cell: Cell, store: Store) -> Distribution | Tensor:
     """What the network of a training says about the test images; nothing else is asked about them."""
     splits = _splits(BokehConfig(**cell.config["data"]))
-    return fits.predicted(fits.network_of(cell, store), Together([splits.test, splits.extra]))
+    return fits.predicted(fits.network_of(cell, store), BatchConcat([splits.test, splits.extra]))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 import fcal
-from fcal._datasets import Together
+from fcal._datasets import BatchConcat
 from fcal.benchmarks.bokeh import fits
 from fcal.benchmarks.bokeh.methods import CrossFitted
 from fcal.benchmarks.bokeh.rows import columns_together
@@ -164,7 +164,7 @@ def _leak(found: CrossFit, config: Mapping[str, Any]) -> dict[str, Any]:
     """What held-out images tell of the networks without them, beside what test images tell, and of the full one."""
     splits = fits.splits_of(**config["data"])
     test = columns_together((splits.test, splits.extra))["target"]
-    images = Together([splits.test, splits.extra])
+    images = BatchConcat([splits.test, splits.extra])
     preds = [fits.predicted(network.eval(), images) for network in (*found.without, found.full)]
     assert all(isinstance(pred, Distribution) for pred in preds)
     errors = [_mean_squares(pred, test) for pred in preds]
@@ -181,9 +181,9 @@ def _mean_squares(pred: Any, target: Tensor) -> tuple[float, float]:
     return float(error.square().mean()), float((error / pred.stddev.double()).square().mean())
 
 
-def _images(config: Mapping[str, Any]) -> Together:
+def _images(config: Mapping[str, Any]) -> BatchConcat:
     splits = fits.splits_of(**config["data"])
-    return Together([splits.train, splits.validation])
+    return BatchConcat([splits.train, splits.validation])
 
 
 def _network(config: Mapping[str, Any]) -> ConvNet:

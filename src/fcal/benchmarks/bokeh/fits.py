@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, Normal
 from torch.utils.data import Dataset
 
-from fcal._datasets import Together
+from fcal._datasets import BatchConcat
 from fcal.benchmarks.bokeh.methods import Trained
 from fcal.benchmarks.bokeh.settings import Settings
 from fcal.data import Bokeh, BokehConfig, BokehSplits
@@ -126,7 +126,7 @@ def train(config: Mapping[str, Any], store: Store) -> dict[str, Any]:
     network = _network(config, store, config["start"])
     images: Dataset[Mapping[str, Tensor]] = splits.train
     if config["all_images"]:
-        images = Together([splits.train, splits.validation])
+        images = BatchConcat([splits.train, splits.validation])
     validation = None if config["all_images"] else splits.validation
     start = time.process_time()  # of one thread: what else runs on the machine does not count
     try:
@@ -170,7 +170,7 @@ def network_of(cell: Cell, store: Store) -> nn.Module:
     return _network(cell.config, store, cell.config).eval()
 
 
-def predicted(network: nn.Module, dataset: Bokeh | Together) -> Distribution | Tensor:
+def predicted(network: nn.Module, dataset: Bokeh | BatchConcat) -> Distribution | Tensor:
     """What a network says about every image: a law, or the values of a deterministic one."""
     means, scales = [], []
     with torch.inference_mode():

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fcal._files import sha256_of
 from fcal.benchmarks.sensors.matlab import matlab_matrices
 from fcal.benchmarks.sensors.readings import Array
 
@@ -41,7 +42,7 @@ def digest(paths: Sequence[Path]) -> str:
     """
     total = hashlib.sha256()
     for path in paths:
-        total.update(hashlib.sha256(path.read_bytes()).digest())
+        total.update(bytes.fromhex(sha256_of(path)))
     return total.hexdigest()
 
 

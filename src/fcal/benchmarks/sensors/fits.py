@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from fcal._datasets import fetched
+from fcal._datasets import get_batch
 from fcal.benchmarks.sensors.networks import StateNetwork
 from fcal.benchmarks.sensors.settings import Settings
 from fcal.crossfitting import recentred
@@ -102,7 +102,7 @@ def likelihood(pred: Distribution, target: Tensor) -> Tensor:
 
 
 def _all_of(rows: Any) -> Mapping[str, Tensor]:
-    return fetched(rows, list(range(len(rows))))
+    return get_batch(rows, list(range(len(rows))))
 
 
 def _train(

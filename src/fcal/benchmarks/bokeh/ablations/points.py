@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from fcal import recalibration
-from fcal._datasets import Together
+from fcal._datasets import BatchConcat
 from fcal.benchmarks.bokeh import fits
 from fcal.benchmarks.bokeh.methods import METHODS, Trained
 from fcal.benchmarks.bokeh.rows import COLUMNS, columns_together, scored
@@ -119,7 +119,7 @@ def compute_point(kind: str, config: Mapping[str, Any], store: Store) -> dict[st
 
 def _prediction(fit: Cell, splits: BokehSplits, recalibrator: str | None, store: Store) -> Distribution | Tensor:
     network = fits.network_of(fit, store)
-    pred = fits.predicted(network, Together([splits.test, splits.extra]))
+    pred = fits.predicted(network, BatchConcat([splits.test, splits.extra]))
     if recalibrator is None:
         return pred
     held_out = fits.predicted(network, splits.validation)
