@@ -1,0 +1,180 @@
+"""Titles, footnotes and line styles of the rows and columns of a benchmark.
+
+A benchmark describes its rows and columns; pictures and pages know none of them by name. A row or column without a
+description is shown under its own name.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+# Ink and gaps in turn, in pixels of a line two wide, by falling share of ink. Their periods share no small multiple: of
+# lines that coincide, drawn in this order, a part of each is seen.
+DASHES = {
+    "solid": (),
+    "longdashdot": (12, 6, 4, 6),
+    "longdash": (10, 11),
+    "dashdot": (7, 5, 2, 5),
+    "dash": (5, 9),
+    "dot": (2, 5),
+}
+COLOURS = 8
+_CYCLE = ("longdash", "solid", "dash", "dashdot", "longdashdot")
+_MOST_AT_FIRST = 6
+
+
+@dataclass(frozen=True)
+class RowStyle:
+    """How a row of a benchmark, usually a method, is presented.
+
+    Attributes:
+        title: Its name in tables and legends. Rows with the same title are variants of one method and share a colour.
+        variant: Which variant it is, such as ``"all data"``; empty for the plain method.
+        footnote: A sentence for the foot of every table that has the row.
+        highlight: Rank among the methods most often compared, from 0. Their lines are drawn at first and have colours
+            and dashes of their own. None for the others.
+        reference: Whether it knows what no method may know, such as an oracle. References are never ranked.
+    """
+
+    title: str
+    variant: str = ""
+    footnote: str = ""
+    highlight: int | None = None
+    reference: bool = False
+
+    @property
+    def full_title(self) -> str:
+        """Title and variant.
+
+        Example:
+            >>> RowStyle("NLL", "all data").full_title
+            'NLL, all data'
+        """
+        return f"{self.title}, {self.variant}" if self.variant else self.title
+
+
+@dataclass(frozen=True)
+class ColumnStyle:
+    """How a column of a benchmark is presented.
+
+    Attributes:
+        title: Its heading.
+        description: What it is, in a few words, shown when hovering; empty where the title says it.
+        footnote: A sentence for the foot of every table that has the column.
+        factor: What values are multiplied by in printed tables; pages show them as they are.
+        lower_is_better: Direction of the ranking.
+        ranked: Whether the best row is marked.
+    """
+
+    title: str
+    description: str = ""
+    footnote: str = ""
+    factor: int = 1
+    lower_is_better: bool = True
+    ranked: bool = True
+
+
+Rows = Mapping[str, RowStyle]
+Columns = Mapping[str, ColumnStyle]
+
+
+def row_style(rows: Rows, name: str) -> RowStyle:
+    """The description of a row; its own name where there is none."""
+    return rows.get(name) or RowStyle(name)
+
+
+def column_style(columns: Columns, name: str) -> ColumnStyle:
+    """The description of a column; its own name where there is none."""
+    return columns.get(name) or ColumnStyle(name)
+
+
+def footnotes(styles: Mapping[str, RowStyle] | Mapping[str, ColumnStyle], names: Iterable[str]) -> list[str]:
+    """The footnotes of these rows or columns, each once.
+
+    Example:
+        >>> footnotes({"l1": ColumnStyle("L1", footnote="A smooth L1.")}, ["l1", "nll"])
+        ['A smooth L1.']
+    """
+    notes = (styles[name].footnote for name in names if name in styles)
+    return list(dict.fromkeys(note for note in notes if note))
+
+
+def ordered(rows: Rows, names: Iterable[str]) -> list[str]:
+    """Names in the order of their descriptions; rows without one come last, as they were.
+
+    Example:
+        >>> ordered({"oracle": RowStyle("oracle"), "nll": RowStyle("NLL")}, ["mine", "nll", "oracle"])
+        ['oracle', 'nll', 'mine']
+    """
+    places = {name: place for place, name in enumerate(rows)}
+    return sorted(names, key=lambda name: places.get(name, len(places)))
+
+
+def shown_at_first(rows: Rows, names: Iterable[str]) -> set[str]:
+    """References and highlighted rows, or all where there are few: more lines than that nobody can tell apart."""
+    names = list(names)
+    styles = {name: row_style(rows, name) for name in names}
+    chosen = {name for name, style in styles.items() if style.reference or style.highlight is not None}
+    return chosen if len(names) > _MOST_AT_FIRST and chosen else set(names)
+
+
+def most_compared(rows: Rows, names: Iterable[str], count: int = 2) -> list[str]:
+    """The ``count`` rows of the highest rank, or the first ones where fewer are highlighted, in their usual order."""
+    by_rank = sorted(ordered(rows, names), key=lambda name: _rank(row_style(rows, name), len(rows)))
+    return ordered(rows, by_rank[:count])
+
+
+def _rank(style: RowStyle, last: int) -> int:
+    return last if style.highlight is None else style.highlight
+
+
+class LineStyle(NamedTuple):
+    """Colour and dashes of the lines of a row.
+
+    Attributes:
+        colour: Number of its colour, below ``COLOURS``; -1 for a reference, which has that of the text.
+        dash: One of ``DASHES``.
+    """
+
+    colour: int
+    dash: str
+
+
+def line_styles(rows: Rows, names: Iterable[str] = ()) -> dict[str, LineStyle]:
+    """Colour and dashes of every described row, and of further names, the same in every picture of a benchmark.
+
+    Either tells highlighted rows apart. Styles depend on ranks and on the order of the descriptions, not on which rows
+    a picture shows.
+
+    Example:
+        >>> rows = {"oracle": RowStyle("oracle", reference=True), "nll": RowStyle("NLL", highlight=1)}
+        >>> line_styles(rows, ["mine"])["nll"], line_styles(rows)["oracle"].colour
+        (LineStyle(colour=1, dash='solid'), -1)
+    """
+    styles = dict(rows) | {name: RowStyle(name) for name in names if name not in rows}
+    ranks = {style.title: style.highlight for style in styles.values() if style.highlight is not None}
+    free = max(ranks.values(), default=-1) + 1
+    others = dict.fromkeys(s.title for s in styles.values() if s.title not in ranks and not s.reference)
+    places = ranks | {title: free + i for i, title in enumerate(others)}
+    return {name: _line_style(style, places.get(style.title, 0)) for name, style in styles.items()}
+
+
+def _line_style(style: RowStyle, place: int) -> LineStyle:
+    if style.reference:
+        return LineStyle(-1, "dot")
+    # At most four share a colour: two methods, each with its variant; a step of its own each keeps their dashes apart.
+    step = place // COLOURS + (2 if style.variant else 0)
+    return LineStyle(place % COLOURS, _CYCLE[(place % COLOURS + step) % len(_CYCLE)])
+
+
+def bottom_to_top(rows: Rows, names: Iterable[str]) -> list[str]:
+    """Rows in the order in which lines are drawn: the more ink the lower, so that none hides another.
+
+    Example:
+        >>> rows = {"fcal": RowStyle("f-Cal", highlight=0), "nll": RowStyle("NLL", highlight=1)}
+        >>> bottom_to_top(rows, ["fcal", "nll"])
+        ['nll', 'fcal']
+    """
+    names = ordered(rows, names)
+    styles, levels = line_styles(rows, names), list(DASHES)
+    return sorted(names, key=lambda name: levels.index(styles[name].dash))
