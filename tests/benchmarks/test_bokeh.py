@@ -221,7 +221,7 @@ def test_every_method_has_as_many_candidates():
     assert counts == {3}
 
 
-def test_together_takes_samples_from_both_parts():
+def test_together_takes_residuals_from_both_parts():
     splits = fits.splits_of(**dataclasses.asdict(SETTINGS.data("homoscedastic", "paper-like", 3)))
     both = BatchConcat([splits.train, splits.validation])
     batch = both.__getitems__([len(splits.train), 0, len(both) - 1])

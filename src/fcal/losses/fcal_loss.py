@@ -87,11 +87,11 @@ class FCalLoss(BatchLoss):
         sync: bool = True,
     ) -> None:
         super().__init__()
-        takes_samples = divergences.takes_samples(divergences.by_name(divergence))  # unknown names are refused here
+        takes_residuals = divergences.takes_residuals(divergences.by_name(divergence))  # unknown names are refused here
         self.divergence = divergence
         self.df = check_integer("df", df, at_least=1)
         _CONSTRAINTS[on]
-        if takes_samples and on != "z":
+        if takes_residuals and on != "z":
             raise ValueError(f"expected `on` 'z' with {divergence!r}, a divergence of the residuals, got {on!r}")
         self.on = on
         _ESTIMATORS[estimator]
@@ -109,7 +109,7 @@ class FCalLoss(BatchLoss):
 
     def is_of_moments(self) -> bool:
         """Whether the divergence depends on the residuals through their moments alone."""
-        return not divergences.takes_samples(divergences.by_name(self.divergence))
+        return not divergences.takes_residuals(divergences.by_name(self.divergence))
 
     def plan(self) -> Plan:
         """How the exact loss is computed.

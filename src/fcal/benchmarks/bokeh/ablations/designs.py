@@ -132,7 +132,7 @@ def _by_divergence(settings: Settings, data: BokehConfig) -> list[Point]:
     found = [points.likelihood(settings, data)]
     for name in divergences.names():
         options = {"name": "fcal", "divergence": name, "lam": _LAM}
-        if divergences.takes_samples(divergences.by_name(name)):
+        if divergences.takes_residuals(divergences.by_name(name)):
             options["on"] = "z"
         found.append(points.trained(settings, data, "fcal", name, options))
     return found

@@ -1,4 +1,7 @@
-"""Functions that tensors and plain, also complex, numbers share: one formula serves autograd and complex steps."""
+"""The target distribution, and elementary functions of both tensors and complex numbers.
+
+A divergence written with these functions is differentiated either by autograd or by a complex step.
+"""
 
 import cmath
 import math
@@ -9,11 +12,11 @@ from torch import Tensor
 
 Scalar = TypeVar("Scalar", Tensor, complex)
 
-_NEAR_ONE = 0.25  # within it of 1, x - 1 - log x is a series; its terms fall by 1 / 49 there
+_NEAR_ONE = 0.25  # distance from 1 within which x - 1 - log x is a series; its terms fall by 1 / 49
 
 
 def target_moments(df: int | None) -> tuple[float, float]:
-    """Mean and variance of the target law."""
+    """Mean and variance of the target distribution."""
     if df is None:
         return 0.0, 1.0
     if isinstance(df, bool) or not isinstance(df, int) or df < 1:
@@ -22,14 +25,14 @@ def target_moments(df: int | None) -> tuple[float, float]:
 
 
 def standardized(mean: Scalar, variance: Scalar, df: int | None) -> tuple[Scalar, Scalar]:
-    """Squared distance of the means in target deviations, and the ratio of the variances."""
+    """Squared distance of the means in standard deviations of the target, and the ratio of the variances."""
     target_mean, target_variance = target_moments(df)
     gap = mean - target_mean
     return gap * gap / target_variance, variance / target_variance
 
 
 def excess_variance(variance: Scalar, df: int | None) -> Scalar:
-    """Ratio of the variances less 1, with all its digits where the ratio is close to 1."""
+    """Ratio of the variances minus 1, accurate where the ratio is close to 1."""
     target_variance = target_moments(df)[1]
     return (variance - target_variance) / target_variance
 
@@ -42,7 +45,7 @@ def log(value: Scalar) -> Scalar:
 
 
 def log1p(value: Scalar) -> Scalar:
-    """Logarithm of 1 + value, with all its digits near 0."""
+    """Logarithm of 1 + value, accurate near 0."""
     if isinstance(value, Tensor):
         return value.log1p()
     if isinstance(value, float):
@@ -54,10 +57,10 @@ def log1p(value: Scalar) -> Scalar:
 
 
 def expm1(value: Scalar) -> Scalar:
-    """Exponential less 1, with all its digits near 0."""
+    """Exponential minus 1, accurate near 0."""
     if isinstance(value, Tensor):
         near = value > -1
-        close = torch.where(near, value, 0.0).expm1()  # whose derivative is formed as its value plus 1, so not far out
+        close = torch.where(near, value, 0.0).expm1()  # its derivative, value + 1, is accurate only there
         return torch.where(near, close, value.exp() - 1)
     if isinstance(value, float):
         return math.expm1(value)
@@ -74,25 +77,25 @@ def sqrt(value: Scalar) -> Scalar:
 
 
 def at_most(value: Scalar, limit: float) -> Scalar:
-    """The value below a limit; from there on the limit, a constant."""
+    """The value below a limit, and the limit, a constant, from there on."""
     if isinstance(value, Tensor):
         return torch.where(value < limit, value, limit)
     return value if value.real < limit else limit
 
 
 def at_least(value: Scalar, limit: float) -> Scalar:
-    """The value from a limit on; below it the limit, a constant. Of this and ``at_most`` exactly one has a slope."""
+    """The value from a limit on, and the limit, a constant, below; either this or ``at_most`` has a gradient."""
     if isinstance(value, Tensor):
         return torch.where(value >= limit, value, limit)
     return value if value.real >= limit else limit
 
 
 def log_gap(ratio: Scalar, excess: Scalar) -> Scalar:
-    r"""How far a ratio is from 1, :math:`x - 1 - \log x`, also where nearly all of it cancels.
+    r"""Distance of a ratio from 1, :math:`x - 1 - \log x`, without cancellation.
 
     Args:
         ratio: :math:`x`, positive.
-        excess: :math:`x - 1`, with its digits where x is close to 1.
+        excess: :math:`x - 1`, accurate where x is close to 1.
 
     Example:
         >>> log_gap(1.0 + 2**-40, 2.0**-40) / 2.0**-81  # x^2 / 2 for small x - 1
@@ -105,7 +108,7 @@ def log_gap(ratio: Scalar, excess: Scalar) -> Scalar:
 
 
 def _log_gap_series(excess: Scalar) -> Scalar:
-    """By log(1 + e) = 2 artanh(u) with u = e / (2 + e), whose leading term e - 2u = u e is taken exactly."""
+    """The series of log(1 + e) = 2 artanh(u) with u = e / (2 + e); its leading term e - 2u = u e is exact."""
     u = excess / (2 + excess)
     square = u * u
     tail = square * 0 + 1 / 19
