@@ -19,7 +19,7 @@ from torch.distributions import (
 )
 
 import fcal
-from fcal.distributions.crps import crps_by_quadrature
+from fcal.distributions.crps_quadrature import crps_by_quadrature
 from fcal.distributions.law import law_of
 
 SCIPY = {

@@ -8,10 +8,10 @@ from torch.distributions import Distribution
 
 from fcal._checks import check_pair, check_values
 from fcal.distributions import quantile
+from fcal.distributions.family import family_residual
 from fcal.distributions.implicit import attach
 from fcal.distributions.law import Law, law_of
 from fcal.distributions.observation import Observation, observe
-from fcal.distributions.standard_residual import family_residual
 
 __all__ = ["standardize", "unstandardize"]
 

@@ -8,7 +8,7 @@ from torch.distributions import Distribution
 
 from fcal._checks import check_count, is_tracing
 from fcal._registry import Registry
-from fcal.distributions.crps import crps_by_quadrature
+from fcal.distributions.crps_quadrature import crps_by_quadrature
 from fcal.distributions.law import Law
 from fcal.distributions.observation import Observation, observe
 

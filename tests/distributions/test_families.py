@@ -130,9 +130,9 @@ def test_logit_of_uniform_keeps_both_tails(z):
 
 TRANSFORMED = {
     "exp": ([transforms.ExpTransform()], lambda y: y.log()),
-    "falling affine": ([transforms.AffineTransform(2.0, -3.0)], lambda y: (y - 2) / -3),
+    "decreasing affine": ([transforms.AffineTransform(2.0, -3.0)], lambda y: (y - 2) / -3),
     "sigmoid": ([transforms.SigmoidTransform()], lambda y: y.log() - torch.log1p(-y)),
-    "falling, then exp": (
+    "decreasing, then exp": (
         [transforms.AffineTransform(0.0, -1.0), transforms.ExpTransform()],
         lambda y: -y.log(),
     ),
@@ -147,8 +147,8 @@ def test_transformed_laws_follow_their_base(name):
     law = distributions.TransformedDistribution(base, recipe)
     torch.manual_seed(0)
     y = law.sample((50,))
-    rising = bool((law.cdf(y.sort().values).diff() >= 0).all())
-    assert rising
+    increasing = bool((law.cdf(y.sort().values).diff() >= 0).all())
+    assert increasing
     probability = law.cdf(y)
     z = fcal.standardize(law, y)
     torch.testing.assert_close(z, torch.special.ndtri(probability), rtol=1e-6, atol=1e-6)
@@ -231,7 +231,7 @@ class Triangular(distributions.Distribution):
 
 def test_unknown_family_is_refused_with_the_way_to_register_it():
     law = distributions.VonMises(torch.zeros(3), torch.ones(3))
-    with pytest.raises(TypeError, match=r"got VonMises; teach it with fcal\.distributions\.register\(VonMises"):
+    with pytest.raises(TypeError, match=r"got VonMises; add it with fcal\.distributions\.register\(VonMises"):
         fcal.standardize(law, torch.zeros(3))
 
 

@@ -263,13 +263,15 @@ def test_warped_has_no_variance_where_the_map_makes_tails_too_heavy():
     assert math.isnan(nothing.mean.item())
 
 
-def test_warped_accepts_transforms_that_rise_and_refuses_those_that_fall():
-    rising = TransformedDistribution(Normal(f64(0.0), f64(0.4)), [ExpTransform()])
+def test_warped_accepts_increasing_transforms_and_refuses_decreasing_ones():
+    increasing = TransformedDistribution(Normal(f64(0.0), f64(0.4)), [ExpTransform()])
     same = Warped(LogNormal(f64(0.0), f64(0.4)), bent())
-    torch.testing.assert_close(Warped(rising, bent()).log_prob(f64(0.5, 2.0)), same.log_prob(f64(0.5, 2.0)))
-    falling = TransformedDistribution(Gamma(f64(2.0), f64(1.0)), [AffineTransform(f64(0.0), f64(-1.0))])
-    with pytest.raises(ValueError, match="expected `base` under rising transforms, got a falling AffineTransform"):
-        Warped(falling, bent())
+    torch.testing.assert_close(Warped(increasing, bent()).log_prob(f64(0.5, 2.0)), same.log_prob(f64(0.5, 2.0)))
+    decreasing = TransformedDistribution(Gamma(f64(2.0), f64(1.0)), [AffineTransform(f64(0.0), f64(-1.0))])
+    with pytest.raises(
+        ValueError, match="expected `base` under increasing transforms, got a decreasing AffineTransform"
+    ):
+        Warped(decreasing, bent())
 
 
 def test_warped_refuses_vectors_and_what_is_no_distribution_or_map():
@@ -283,7 +285,7 @@ def test_warped_refuses_vectors_and_what_is_no_distribution_or_map():
 
 def test_piecewise_map_refuses_knots_that_do_not_rise():
     for x, y in (((0.0, 0.0), (0.0, 1.0)), ((0.0, 1.0), (1.0, 0.0)), ((0.0, math.inf), (0.0, 1.0))):
-        with pytest.raises(ValueError, match="finite and strictly rising"):
+        with pytest.raises(ValueError, match="finite and strictly increasing"):
             PiecewiseLinear(f64(*x), f64(*y), below=1.0, above=1.0)
     with pytest.raises(ValueError, match="expected `below` and `above` > 0, got 0 and 1"):
         PiecewiseLinear(f64(0.0, 1.0), f64(0.0, 1.0), below=0.0, above=1.0)

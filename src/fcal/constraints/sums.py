@@ -15,7 +15,7 @@ from typing import Generic, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from fcal.distributions.curves import Curve
+from fcal.distributions.residual_curve import Curve
 from fcal.distributions.tails import LOG_SQRT_2PI
 
 SIZE = 6

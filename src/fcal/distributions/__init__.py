@@ -1,21 +1,13 @@
-"""What torch.distributions lacks: log-tails, quantiles and residuals of every family, and a Logistic."""
+"""What torch.distributions lacks: log-tails, quantiles and residuals of every family, and further families."""
 
-# The imports of the families also register them.
-from fcal.distributions import (
-    beta,
-    gamma,
-    location_scale,
-    multivariate,
-    pareto,
-    positive,
-    student,
-)
+# Importing a family registers it.
+from fcal.distributions import beta, bounded_support, gamma, location_scale, student_t  # noqa: F401
 from fcal.distributions.asymmetric_laplace import AsymmetricLaplace
 from fcal.distributions.family import Family, families, register
 from fcal.distributions.functional import log_cdf, log_survival, quantile
-from fcal.distributions.logistic import Logistic
+from fcal.distributions.location_scale import Logistic
 from fcal.distributions.monotone import AffineMap, BetaMap, MonotoneMap, PiecewiseLinear
-from fcal.distributions.quantiles import QuantileLaw
+from fcal.distributions.piecewise import QuantileLaw
 from fcal.distributions.tails import (
     finite_exp,
     log1mexp_of_log,
@@ -37,21 +29,14 @@ __all__ = [
     "QuantileLaw",
     "TruncatedNormal",
     "Warped",
-    "beta",
     "families",
     "finite_exp",
-    "gamma",
-    "location_scale",
     "log1mexp_of_log",
     "log_cdf",
     "log_normal_cdf",
     "log_survival",
-    "multivariate",
     "normal_quantile",
     "normal_quantile_of_log",
-    "pareto",
-    "positive",
     "quantile",
     "register",
-    "student",
 ]

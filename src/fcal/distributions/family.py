@@ -1,13 +1,19 @@
 """What the library knows of a family of distributions, and the table of all families."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from fcal._checks import is_tracing
+from fcal.distributions.tails import normal_quantile_of_log
+
 Formula = Callable[..., Tensor]
+_CENTRAL = 0.02  # residuals closer to 0 are refined
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)  # an entry is itself, so it can be a key
@@ -100,6 +106,12 @@ class Family:
         """Number of event dimensions of each parameter."""
         return self.parameter_dims or (0,) * len(self.parameters)
 
+    def log_density(self, kind: type[Distribution], value: Tensor, *parameters: Tensor) -> Tensor:
+        """Log-density by :attr:`log_prob`, or by the ``log_prob`` of the class ``kind``."""
+        if self.log_prob is not None:
+            return self.log_prob(value, *parameters)
+        return self.distribution(kind, parameters).log_prob(value)
+
     def distribution(self, kind: type[Distribution], parameters: tuple[Tensor, ...]) -> Distribution:
         """A distribution of the class ``kind`` with these parameters."""
         if self.build is not None:
@@ -141,3 +153,43 @@ def families() -> list[str]:
         True
     """
     return [kind.__name__ for kind in _FAMILIES]
+
+
+def family_residual(family: Family, value: Tensor, *parameters: Tensor) -> Tensor:
+    """Residual z of a value of the family's own variable, in the precision of its tensors."""
+    if family.residual is not None:
+        z = family.residual(value, *parameters)
+    else:
+        assert family.log_cdf is not None  # Family guarantees both
+        assert family.log_survival is not None
+        z = _from_nearer_tail(family.log_cdf(value, *parameters), family.log_survival(value, *parameters))
+    return z if family.central is None else _refined_near_median(z, family.central, (value, *parameters))
+
+
+def _refined_near_median(z: Tensor, central: Formula, arguments: tuple[Tensor, ...]) -> Tensor:
+    """Replace residuals near 0, where log F rounds, by the series of the normal quantile about 1/2."""
+    near = z.detach().abs() < _CENTRAL
+    if is_tracing():
+        return torch.where(near, _from_central(torch.where(near, central(*arguments), 0.0)), z)
+    where = near.reshape(-1).nonzero().squeeze(1)
+    if not len(where):
+        return z
+    few = (_selected(x, z.shape, where) for x in arguments)
+    return z.reshape(-1).index_copy(0, where, _from_central(central(*few))).reshape(z.shape)
+
+
+def _selected(values: Tensor, shape: torch.Size, where: Tensor) -> Tensor:
+    event = values.shape[len(shape) :]
+    return values if not values.dim() else values.expand(shape + event).reshape(-1, *event).index_select(0, where)
+
+
+def _from_central(c: Tensor) -> Tensor:
+    square = c.square()
+    series = c * (1 + square * (math.pi / 3 + square * (7 * math.pi**2 / 30 + square * 127 * math.pi**3 / 630)))
+    return math.sqrt(2 * math.pi) * series
+
+
+def _from_nearer_tail(log_cdf: Tensor, log_survival: Tensor) -> Tensor:
+    below = log_cdf <= log_survival
+    z = normal_quantile_of_log(torch.where(below, log_cdf, log_survival))
+    return torch.where(below, z, -z)

@@ -84,8 +84,7 @@ def quantile(pred: Distribution, lower: Tensor | float, upper: Tensor | float | 
     if not is_tracing():
         check_parameter_values(law)
     dtype = result_dtype(law, lower)
-    law = law.map(lambda p, _: p.to(torch.float64), lambda p: p.to(torch.float64))
-    return quantile_of(law, below, above).to(dtype)
+    return quantile_of(law.to(torch.float64), below, above).to(dtype)
 
 
 def with_cdf(pred: Distribution) -> Distribution:
@@ -121,8 +120,8 @@ def quantile_of(law: Law, below: Tensor, above: Tensor) -> Tensor:
     formula = _formula(law, law.family.quantile, "quantile")
     if not law.transforms:
         return formula(below, above, *law.parameters)
-    rising = _direction(law, below) > 0
-    inner = formula(torch.where(rising, below, above), torch.where(rising, above, below), *law.parameters)
+    increasing = _direction(law, below) > 0
+    inner = formula(torch.where(increasing, below, above), torch.where(increasing, above, below), *law.parameters)
     return law.push_forward(inner)
 
 
@@ -133,8 +132,8 @@ def log_tails_of(law: Law, value: Tensor) -> tuple[Tensor, Tensor]:
     below, above = (formula(inner, *law.parameters) for formula in formulas)
     if not law.transforms:
         return below, above
-    rising = torch.as_tensor(direction, device=inner.device) > 0
-    return torch.where(rising, below, above), torch.where(rising, above, below)
+    increasing = torch.as_tensor(direction, device=inner.device) > 0
+    return torch.where(increasing, below, above), torch.where(increasing, above, below)
 
 
 def _checked_upper(upper: Tensor, below: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""A prediction taken apart: its family's formulas, its parameters as tensors, its monotone transforms."""
+"""A distribution decomposed into its family, the parameters as tensors, and monotone transforms."""
 
 from collections.abc import Callable, Iterable
 from operator import attrgetter
@@ -19,11 +19,10 @@ from torch.distributions.transforms import Transform
 
 from fcal._checks import is_tracing
 from fcal.distributions.family import Family, families, family_of
-from fcal.distributions.location_scale import LOGISTIC
-from fcal.distributions.logistic import Logistic
+from fcal.distributions.location_scale import LOGISTIC, Logistic
 from fcal.distributions.mixture import mixture_family
 
-# Where a transform keeps tensors that belong to single predictions.
+# Attributes of transforms that hold one number per prediction.
 _TRANSFORM_PARAMETERS: dict[type[Transform], tuple[str, ...]] = {
     torch_transforms.AffineTransform: ("loc", "scale"),
     torch_transforms.PowerTransform: ("exponent",),
@@ -31,9 +30,14 @@ _TRANSFORM_PARAMETERS: dict[type[Transform], tuple[str, ...]] = {
 
 
 class Law(NamedTuple):
-    """A distribution as its family sees it.
+    """A distribution in terms of its family.
 
-    ``transforms`` lead from the variable of the family to the predicted one; ``name`` is what errors call the whole.
+    Attributes:
+        kind: The registered class.
+        family: Its formulas.
+        parameters: Their arguments after the value.
+        transforms: Transforms from the variable of the family to the predicted variable.
+        name: Name of the whole in error messages.
     """
 
     kind: type[Distribution]
@@ -43,43 +47,47 @@ class Law(NamedTuple):
     name: str = ""
 
     def map(self, change: Callable[[Tensor, int], Tensor], of_transform: Callable[[Tensor], Tensor]) -> "Law":
-        """Apply ``change(tensor, event_dim)`` to the parameters, ``of_transform(tensor)`` to those of transforms."""
+        """Apply ``change(tensor, event_dim)`` to the parameters and ``of_transform(tensor)`` to those of transforms."""
         parameters = tuple(change(p, d) for p, d in zip(self.parameters, self.family.dims(), strict=True))
         transforms = tuple(_map_transform(t, of_transform) for t in self.transforms)
         return self._replace(parameters=parameters, transforms=transforms)
 
+    def to(self, dtype: torch.dtype) -> "Law":
+        """The same distribution with parameters of another dtype."""
+        return self.map(lambda parameter, _: parameter.to(dtype), lambda parameter: parameter.to(dtype))
+
     def leaves(self, elements: torch.Size) -> list[Tensor]:
-        """Every tensor of the law in rows, one row per element; see :meth:`with_leaves`."""
-        found: list[Tensor] = []
+        """All parameters, also those of transforms, with one row per element."""
+        rows: list[Tensor] = []
 
         def collect(value: Tensor, event_dim: int) -> Tensor:
-            found.append(in_rows(value, elements, event_dim))
+            rows.append(in_rows(value, elements, event_dim))
             return value
 
         self.map(collect, lambda value: collect(value, self.family.event_dim))
-        return found
+        return rows
 
     def with_leaves(self, leaves: Iterable[Tensor]) -> "Law":
-        """The same law with other tensors, in the order of :meth:`leaves`."""
+        """Replace all parameters, in the order of :meth:`leaves`."""
         rest = iter(leaves)
         return self.map(lambda *_: next(rest), lambda _: next(rest))
 
     def location(self) -> str:
-        """Name of the parameter that is the location."""
+        """Name of the location parameter."""
         if self.family.location is None:
             reason = "a family with a location where the mean is detached (or detach_mean=False)"
             raise ValueError(f"expected `pred` of {reason}, got {self.name}")
         return self.family.location
 
     def detach_location(self) -> "Law":
-        """The same law, whose location is a constant for autograd."""
+        """The same distribution with its location detached."""
         name = self.location()
         named = zip(self.family.parameters, self.parameters, strict=True)
         parameters = tuple(p.detach() if n == name else p for n, p in named)
         return self._replace(parameters=parameters, transforms=tuple(map(_detach_shift, self.transforms)))
 
     def pull_back(self, value: Tensor) -> tuple[Tensor, Tensor | int, Tensor | float]:
-        """The family's variable for a predicted one, the direction (+1 or -1) and log |d value / d variable|."""
+        """Invert the transforms: the family's variable x of a value y, the direction (+1 or -1) and log |dy/dx|."""
         direction: Tensor | int = 1
         log_slope: Tensor | float = 0.0
         for transform in reversed(self.transforms):
@@ -90,42 +98,28 @@ class Law(NamedTuple):
         return value, direction, log_slope
 
     def push_forward(self, value: Tensor) -> Tensor:
-        """The predicted variable for the family's own."""
+        """Apply the transforms to a variable of the family."""
         for transform in self.transforms:
             value = transform(value)
         return value
 
     def distribution(self) -> Distribution:
-        """A torch distribution with these parameters."""
+        """The torch distribution with these parameters."""
         base = self.family.distribution(self.kind, self.parameters)
         return TransformedDistribution(base, list(self.transforms), validate_args=False) if self.transforms else base
 
 
 def in_rows(value: Tensor, elements: torch.Size, event_dim: int) -> Tensor:
-    """A tensor of elements, expanded and with one dimension for all of them."""
+    """Expand a tensor to all elements and flatten them into one dimension."""
     event = value.shape[value.dim() - event_dim :]
     return value.expand(elements + event).reshape(elements.numel(), *event)
 
 
-TakeApart = Callable[[Distribution], Law]
-_TAKEN_APART_BY: dict[type[Distribution], TakeApart] = {}
-
-
-def taken_apart_by(kind: type[Distribution]) -> Callable[[TakeApart], TakeApart]:
-    """Decorator: how to take apart a class whose family depends on what its instances are made of."""
-
-    def add(function: TakeApart) -> TakeApart:
-        _TAKEN_APART_BY[kind] = function
-        return function
-
-    return add
-
-
 def law_of(pred: Distribution) -> Law:
-    """Take a prediction apart.
+    """Decompose a distribution.
 
     Raises:
-        TypeError: Its family is not registered, or a transform of it is not monotone and elementwise.
+        TypeError: The family is not registered, or a transform is not monotone and elementwise.
     """
     name = type(pred).__name__
     known = family_of(pred)
@@ -136,16 +130,16 @@ def law_of(pred: Distribution) -> Law:
     if isinstance(pred, MixtureSameFamily):
         family = mixture_family(pred)
         return Law(MixtureSameFamily, family, _attributes(pred, family.parameters), name=name)
-    for kind, take_apart in _TAKEN_APART_BY.items():
-        if isinstance(pred, kind):
-            return take_apart(pred)
+    own = getattr(pred, "_law", None)  # of a class whose family depends on the instance
+    if isinstance(own, Law):
+        return own
     if isinstance(pred, TransformedDistribution):
         base = law_of(pred.base_dist)
-        transforms = [part for transform in pred.transforms for part in _parts(transform)]
+        transforms = [simple for transform in pred.transforms for simple in _flattened(transform)]
         _check_domains(base, transforms)
         return _absorb(base._replace(transforms=(*base.transforms, *transforms), name=name))
     raise TypeError(
-        f"expected `pred` of a known family ({', '.join(families())}), got {name}; teach it with "
+        f"expected `pred` of a known family ({', '.join(families())}), got {name}; add it with "
         f"fcal.distributions.register({name}, fcal.distributions.Family(parameters=..., log_cdf=..., "
         f"log_survival=..., quantile=...))"
     )
@@ -159,9 +153,9 @@ def _attributes(pred: Distribution, names: tuple[str, ...]) -> tuple[Tensor, ...
         raise TypeError(f"expected `parameters` of the family attributes of {kind}, got {names}: {error}") from None
 
 
-def _parts(transform: Transform) -> list[Transform]:
+def _flattened(transform: Transform) -> list[Transform]:
     if isinstance(transform, torch_transforms.ComposeTransform):
-        return [part for inner in transform.parts for part in _parts(inner)]
+        return [simple for inner in transform.parts for simple in _flattened(inner)]
     try:
         elementwise = not transform.domain.event_dim and not transform.codomain.event_dim
         usable = elementwise and transform.bijective and transform.sign is not None
@@ -174,7 +168,7 @@ def _parts(transform: Transform) -> list[Transform]:
 
 
 def _check_domains(base: Law, transforms: list[Transform]) -> None:
-    """A transform that is monotone on a part of the line only must not meet a variable from all of it."""
+    """Reject a transform that is monotone on part of the real line if its input can be any real number."""
     support: object = base.kind.support
     whole_line = support is constraints.real
     for transform in (*base.transforms, *transforms):
@@ -185,7 +179,7 @@ def _check_domains(base: Law, transforms: list[Transform]) -> None:
 
 
 def _absorb(law: Law) -> Law:
-    """Read logit(Uniform(0, 1)), torch's recipe for a logistic law, as one: 1 - sigmoid(y) would lose a tail."""
+    """Recognize logit(Uniform(0, 1)), torch's recipe for a logistic distribution: 1 - sigmoid(y) would lose a tail."""
     if law.kind is not Uniform or not law.transforms or not _is_inverse_sigmoid(law.transforms[0]):
         return law
     low, high = law.parameters
@@ -219,7 +213,7 @@ def _map_transform(transform: Transform, change: Callable[[Tensor], Tensor]) -> 
 
 
 def transform_parameters(transform: Transform) -> dict[str, Tensor | float]:
-    """The tensors or numbers of a transform, by name; also those of an inverse."""
+    """Parameters of a transform, or of the transform that it inverts, by name."""
     if isinstance(transform, torch_transforms._InverseTransform):
         return transform_parameters(transform.inv)
     return {name: getattr(transform, name) for name in _TRANSFORM_PARAMETERS.get(type(transform), ())}

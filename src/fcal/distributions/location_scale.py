@@ -1,13 +1,15 @@
 """Families on the whole line: Normal, Laplace, Logistic, Cauchy, Gumbel."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, distributions
+from torch.distributions import Distribution, constraints
+from torch.distributions.utils import broadcast_all
 from torch.nn.functional import logsigmoid
 
 from fcal.distributions.family import Family, register
-from fcal.distributions.logistic import Logistic
 from fcal.distributions.tails import LOG_SQRT_2PI, finite_exp, log1mexp_of_log, log_normal_cdf, normal_quantile, unit
 
 _LOG_HALF = math.log(0.5)
@@ -68,6 +70,82 @@ LAPLACE = Family(
     location="loc",
     curve=True,
 )
+
+
+class Logistic(Distribution):
+    r"""Logistic law with density :math:`e^{-t} / (s (1 + e^{-t})^2)`, :math:`t = (y - \mu) / s`.
+
+    Args:
+        loc: Mean and median :math:`\mu`.
+        scale: Scale :math:`s`; the standard deviation is :math:`s \pi / \sqrt 3`.
+        validate_args: As in every torch distribution.
+
+    Example:
+        >>> law = Logistic(torch.tensor(1.0), torch.tensor(2.0))
+        >>> law.cdf(torch.tensor(1.0))
+        tensor(0.5000)
+        >>> law.icdf(torch.tensor(0.5))
+        tensor(1.)
+    """
+
+    arg_constraints = {"loc": constraints.real, "scale": constraints.positive}
+    support = constraints.real
+    has_rsample = True
+
+    def __init__(self, loc: Tensor | float, scale: Tensor | float, validate_args: bool | None = None) -> None:
+        self.loc, self.scale = broadcast_all(loc, scale)
+        super().__init__(self.loc.shape, validate_args=validate_args)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> "Logistic":
+        """The same law with a larger batch shape."""
+        new = self._get_checked_instance(Logistic, _instance)  # type: ignore[no-untyped-call]
+        new.loc, new.scale = self.loc.expand(batch_shape), self.scale.expand(batch_shape)
+        super(Logistic, new).__init__(torch.Size(batch_shape), validate_args=False)
+        new._validate_args = self._validate_args
+        return new
+
+    @property
+    def mean(self) -> Tensor:
+        """Its location."""
+        return self.loc
+
+    @property
+    def mode(self) -> Tensor:
+        """Its location."""
+        return self.loc
+
+    @property
+    def variance(self) -> Tensor:
+        r""":math:`s^2 \pi^2 / 3`."""
+        return (self.scale * (math.pi / math.sqrt(3))).square()
+
+    def rsample(self, sample_shape: Any = ()) -> Tensor:
+        """Differentiable draws, by the inverse CDF."""
+        shape = self._extended_shape(torch.Size(sample_shape))
+        tiny = torch.finfo(self.loc.dtype).tiny
+        uniform = torch.rand(shape, dtype=self.loc.dtype, device=self.loc.device).clamp(min=tiny)
+        return self.icdf(uniform)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log-density."""
+        if self._validate_args:
+            self._validate_sample(value)
+        t = (value - self.loc) / self.scale
+        return logsigmoid(t) + logsigmoid(-t) - self.scale.log()
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """Probability below ``value``."""
+        if self._validate_args:
+            self._validate_sample(value)
+        return torch.sigmoid((value - self.loc) / self.scale)
+
+    def icdf(self, value: Tensor) -> Tensor:
+        """Quantile of a probability."""
+        return self.loc + self.scale * torch.logit(value)
+
+    def entropy(self) -> Tensor:
+        r""":math:`\log s + 2`."""
+        return self.scale.log() + 2
 
 
 def _logistic_log_prob(value: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
@@ -160,8 +238,56 @@ GUMBEL = Family(
     location="loc",
 )
 
+
+def _whiten(value: Tensor, loc: Tensor, scale_tril: Tensor) -> Tensor:
+    error = (value - loc).unsqueeze(-1)
+    return torch.linalg.solve_triangular(scale_tril, error, upper=False).squeeze(-1)
+
+
+def _multivariate_log_prob(value: Tensor, loc: Tensor, scale_tril: Tensor) -> Tensor:
+    z = _whiten(value, loc, scale_tril)
+    log_det = scale_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    return -0.5 * z.square().sum(-1) - log_det - value.shape[-1] * LOG_SQRT_2PI
+
+
+MULTIVARIATE_NORMAL = Family(
+    parameters=("loc", "scale_tril"),
+    residual=_whiten,
+    log_prob=_multivariate_log_prob,
+    location="loc",
+    event_dim=1,
+    parameter_dims=(1, 2),
+)
+
+
+def _low_rank_tril(cov_factor: Tensor, cov_diag: Tensor) -> Tensor:
+    """Cholesky factor of W W' + D, from the QR factors of [W, sqrt D]': forming the sum would lose a small D."""
+    root = torch.cat([cov_factor, torch.diag_embed(cov_diag.sqrt())], dim=-1)
+    _, upper = torch.linalg.qr(root.mT)
+    return (upper * upper.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-1)).mT
+
+
+def _low_rank_whiten(value: Tensor, loc: Tensor, cov_factor: Tensor, cov_diag: Tensor) -> Tensor:
+    return _whiten(value, loc, _low_rank_tril(cov_factor, cov_diag))
+
+
+def _low_rank_log_prob(value: Tensor, loc: Tensor, cov_factor: Tensor, cov_diag: Tensor) -> Tensor:
+    return _multivariate_log_prob(value, loc, _low_rank_tril(cov_factor, cov_diag))
+
+
+LOW_RANK_MULTIVARIATE_NORMAL = Family(
+    parameters=("loc", "cov_factor", "cov_diag"),
+    residual=_low_rank_whiten,
+    log_prob=_low_rank_log_prob,
+    location="loc",
+    event_dim=1,
+    parameter_dims=(1, 2, 1),
+)
+
 register(distributions.Normal, NORMAL)
 register(distributions.Laplace, LAPLACE)
 register(Logistic, LOGISTIC)
 register(distributions.Cauchy, CAUCHY)
 register(distributions.Gumbel, GUMBEL)
+register(distributions.MultivariateNormal, MULTIVARIATE_NORMAL)
+register(distributions.LowRankMultivariateNormal, LOW_RANK_MULTIVARIATE_NORMAL)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -45,7 +46,9 @@ class Mixture(NamedTuple):
 
     def log_prob(self, value: Tensor, logits: Tensor, *parameters: Tensor) -> Tensor:
         """Log of the weighted sum of the components' densities."""
-        return self._summed(self._log_density, (-math.inf, -math.inf), value, logits, *parameters)
+        return self._summed(
+            partial(self.family.log_density, self.kind), (-math.inf, -math.inf), value, logits, *parameters
+        )
 
     def quantile(self, lower: Tensor, upper: Tensor, logits: Tensor, *parameters: Tensor) -> Tensor:
         """Newton's method on the log-odds, between the least and the largest quantile of the components."""
@@ -128,11 +131,6 @@ class Mixture(NamedTuple):
         assert self.family.quantile is not None
         half = torch.full_like(like, 0.5)
         return self.family.quantile(half, half, *parameters)
-
-    def _log_density(self, value: Tensor, *parameters: Tensor) -> Tensor:
-        if self.family.log_prob is not None:
-            return self.family.log_prob(value, *parameters)
-        return self.family.distribution(self.kind, parameters).log_prob(value)
 
     def _log_odds(self, value: Tensor, logits: Tensor, *parameters: Tensor) -> LogOdds:
         below, above = self._tails(value, logits, *parameters)

@@ -22,6 +22,16 @@ def mills_ratio(z: Tensor) -> Tensor:
     return math.sqrt(math.pi / 2) * torch.special.erfcx(-_SQRT_HALF * z)
 
 
+def normal_cdf(t: Tensor) -> Tensor:
+    """Standard normal CDF, also where torch's own rounds to 0."""
+    return 0.5 * torch.erfc(-_SQRT_HALF * t)
+
+
+def log_normal_density(t: Tensor) -> Tensor:
+    """Log of the standard normal density."""
+    return -0.5 * t.square() - LOG_SQRT_2PI
+
+
 class _LogNormalCDF(torch.autograd.Function):
     @staticmethod
     def forward(z: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
-"""A prediction whose residuals are passed through a rising map: what a recalibrated prediction is."""
+"""A distribution whose residuals are passed through an increasing map: the prediction of a recalibrator."""
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -9,47 +10,59 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 
 from fcal._checks import is_tracing
-from fcal.distributions.law import Law, law_of, taken_apart_by
-from fcal.distributions.monotone import MonotoneMap, normal_cdf
-from fcal.distributions.tails import normal_quantile
-from fcal.distributions.warp import WARP_OF, Warp
-from fcal.distributions.warped_moments import moments_of
+from fcal.distributions.implicit import legendre
+from fcal.distributions.law import Law, law_of
+from fcal.distributions.location_scale import NORMAL
+from fcal.distributions.monotone import WARP_OF, MonotoneMap, PiecewiseLinear, Warp
+from fcal.distributions.piecewise import Segments
+from fcal.distributions.tails import log_normal_density, normal_cdf, normal_quantile
+
+_NO_MEAN = 30.0  # a moment does not exist if residuals beyond this one contribute to it
+_COUNTS = 1e-6  # smallest share that counts as a contribution
+_SPACING = 0.5  # of the trapezoidal rule under a normal density: exact to 1e-13 for smooth maps
+_REACH = 9.0
+_PANELS = 64
+_RULE = legendre(6)
+_TAIL = [10.0, 11.5, 13.5, 16.0, 19.0, 23.0, 28.0, 34.0, 40.0, 46.5]
+_EDGES = [*(-v for v in reversed(_TAIL)), *(0.5 * k for k in range(-18, 19)), *_TAIL]
+_CHUNK = 1 << 18
+_PANELS_OF_MIXTURE = 16  # for each panel
 
 
 class Warped(Distribution):
-    r"""The law whose residuals are a rising map of a prediction's, :math:`z' = g(z)`.
+    r"""A distribution whose residuals are an increasing map of those of a base, :math:`z' = g(z)`.
 
-    Its CDF is :math:`\Phi(g(\Phi^{-1}(F(y))))`, and its density that of :math:`y` under :math:`F` times
-    :math:`g'(z) \varphi(g(z)) / \varphi(z)`. As the map acts on residuals and not on probabilities, nothing rounds to 0
-    or 1 however far out y lies.
+    Its CDF is :math:`\Phi(g(\Phi^{-1}(F(y))))`, and its density is that of :math:`F` times
+    :math:`g'(z) \varphi(g(z)) / \varphi(z)`. Because the map acts on residuals and not on probabilities, nothing rounds
+    to 0 or 1, however far in the tails y lies.
 
     Args:
-        base: Prediction of a scalar family with a quantile, also under rising transforms.
-        warp: The map :math:`g`; its tensors broadcast against the base's batch shape.
+        base: Distribution of a scalar family with a quantile, also under increasing transforms.
+        warp: The map :math:`g`; its tensors broadcast against the batch shape of the base.
         validate_args: As in every torch distribution.
 
     Raises:
-        TypeError: The base is not a distribution of a known family.
-        ValueError: The base is of vectors, or a transform of it falls.
+        TypeError: The base is not a distribution of a registered family.
+        ValueError: The base is multivariate, or one of its transforms is decreasing.
 
     Note:
-        Values of a base that is not normal end at its quantiles of probability 1e-307.
+        Unless the base is normal, samples and quantiles are limited to the base's quantiles at probability 1e-307.
 
     Example:
-        A normal law with half the scale and a shift of one:
+        A normal distribution with half the scale, shifted by one:
 
         >>> from torch.distributions import Normal
         >>> from fcal.distributions import AffineMap
-        >>> law = Warped(Normal(torch.tensor(0.0), torch.tensor(2.0)), AffineMap(torch.tensor(0.5), torch.tensor(0.5)))
-        >>> law.mean, law.stddev
+        >>> pred = Warped(Normal(torch.tensor(0.0), torch.tensor(2.0)), AffineMap(torch.tensor(0.5), torch.tensor(0.5)))
+        >>> pred.mean, pred.stddev
         (tensor(1.), tensor(1.))
-        >>> law.cdf(torch.tensor(1.0))
+        >>> pred.cdf(torch.tensor(1.0))
         tensor(0.5000)
     """
 
     arg_constraints: dict[str, constraints.Constraint] = {}
     has_rsample = True
-    fitted_on: str | None = None  # which targets the map was fitted on, where it was
+    fitted_on: str | None = None  # the targets that the map was fitted on, if any
 
     def __init__(self, base: Distribution, warp: MonotoneMap, validate_args: bool | None = None) -> None:
         if not isinstance(base, Distribution):
@@ -65,7 +78,7 @@ class Warped(Distribution):
         super().__init__(shape, validate_args=validate_args)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> "Warped":
-        """The same law with a larger batch shape."""
+        """Expand to a larger batch shape."""
         shape = torch.Size(batch_shape)
         tensors = tuple(t.expand(shape) for t in self.warp.tensors)
         new = Warped(self.base.expand(shape), self.warp.rebuilt(tensors), validate_args=False)
@@ -74,30 +87,30 @@ class Warped(Distribution):
 
     @constraints.dependent_property
     def support(self) -> constraints.Constraint | None:
-        """That of the base."""
+        """Support of the base."""
         return self.base.support
 
     @property
     def dtype(self) -> torch.dtype:
-        """What results come in: the widest of the parameters', but at least float32."""
-        found = torch.float32
+        """Dtype of results: the widest of the parameters, at least float32."""
+        dtype = torch.float32
         for parameter in self._law.parameters:
-            found = torch.promote_types(found, parameter.dtype)
-        return found
+            dtype = torch.promote_types(dtype, parameter.dtype)
+        return dtype
 
     @property
     def mean(self) -> Tensor:
-        """By a closed form or quadrature; NaN where the law has none."""
+        """Closed form or quadrature; NaN where the mean does not exist."""
         return self._moments()[0]
 
     @property
     def variance(self) -> Tensor:
-        """By a closed form or quadrature; infinite where the law has none."""
+        """Closed form or quadrature; infinite where the variance does not exist."""
         return self._moments()[1]
 
     @property
     def stddev(self) -> Tensor:
-        """Root of the variance, formed before it is rounded to the law's dtype."""
+        """Square root of the variance, taken before it is rounded to :attr:`dtype`."""
         return self._moments()[2]
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -114,7 +127,7 @@ class Warped(Distribution):
         return self._value_at(normal_quantile(p, 1 - p))
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
-        """Differentiable draws: those of a standard normal law as residuals."""
+        """Differentiable samples, whose residuals are standard normal."""
         shape = self._extended_shape(torch.Size(sample_shape))
         like = self._law.parameters[0]
         return self._value_at(torch.randn(shape, dtype=torch.float64, device=like.device))
@@ -122,24 +135,20 @@ class Warped(Distribution):
     def _formula(self, value: Tensor, formula: Callable[[Law, Tensor], Tensor], *, density: bool = False) -> Tensor:
         if self._validate_args:
             self._validate_sample(value)
-        law = _widened(self._law)
+        law = self._law.to(torch.float64)
         inner, _, log_slope = law.pull_back(value.to(torch.float64))
         result = formula(law, inner)
         return (result - log_slope if density else result).to(torch.promote_types(self.dtype, value.dtype))
 
     def _value_at(self, z: Tensor) -> Tensor:
-        law = _widened(self._law)
+        law = self._law.to(torch.float64)
         return law.push_forward(WARP_OF[law.family].value_at(z, *law.parameters)).to(self.dtype)
 
     def _moments(self) -> tuple[Tensor, Tensor, Tensor]:
-        mean, variance = moments_of(_widened(self._law), self.batch_shape)
+        mean, variance = _moments(self._law.to(torch.float64), self.batch_shape)
         largest = torch.finfo(self.dtype).max
         narrow = torch.where(variance.isinf(), variance, variance.clamp(max=largest))
         return mean.to(self.dtype), narrow.to(self.dtype), variance.sqrt().to(self.dtype)
-
-
-def _widened(law: Law) -> Law:
-    return law.map(lambda p, _: p.to(torch.float64), lambda p: p.to(torch.float64))
 
 
 def _law_of(base: Distribution, warp: MonotoneMap) -> Law:
@@ -149,7 +158,9 @@ def _law_of(base: Distribution, warp: MonotoneMap) -> Law:
         raise TypeError(f"expected `base` of a scalar family with a quantile, got {name}")
     for transform in law.transforms:
         if not is_tracing() and bool((torch.as_tensor(transform.sign) < 0).any()):
-            raise ValueError(f"expected `base` under rising transforms, got a falling {type(transform).__name__}")
+            raise ValueError(
+                f"expected `base` under increasing transforms, got a decreasing {type(transform).__name__}"
+            )
     rows = [d > 0 for d in family.dims()]
     sizes = tuple(p.shape[-1] if row else None for p, row in zip(law.parameters, rows, strict=True))
     split = [p.unbind(-1) if row else (p,) for p, row in zip(law.parameters, rows, strict=True)]
@@ -163,7 +174,92 @@ def _law_of(base: Distribution, warp: MonotoneMap) -> Law:
     )
 
 
-@taken_apart_by(Warped)
-def _taken_apart(pred: Distribution) -> Law:
-    assert isinstance(pred, Warped)
-    return pred._law
+def _moments(law: Law, shape: torch.Size) -> tuple[Tensor, Tensor]:
+    """Mean and variance of warped distributions, in float64. Shape ``shape`` each."""
+    own = WARP_OF[law.family]
+    if own.has_closed_forms() and not law.transforms:
+        assert isinstance(own.warp, PiecewiseLinear)
+        loc, scale = law.parameters
+        mean, variance = own.warp.moments
+        return (loc + scale * mean).expand(shape), (scale.square() * variance).expand(shape)
+    shared = not own.warp.names and not law.transforms
+    if shared and own.family.parameters == ("loc", "scale") and own.family.support is None:
+        loc, scale = law.parameters
+        standard = law._replace(parameters=(loc.new_zeros(()), loc.new_ones(())))
+        first, second = _by_quadrature(standard, torch.Size(), most=10_000)
+        return (loc + scale * first).expand(shape), (scale.square() * second).expand(shape)
+    return _by_quadrature(law, shape, most=_PANELS)
+
+
+def _by_quadrature(law: Law, shape: torch.Size, most: int) -> tuple[Tensor, Tensor]:
+    """Moments of the value as a function of its standard normal residual; many rows in chunks."""
+    leaves = law.leaves(shape)
+    step = max(_CHUNK // 512, 1)
+    chunks = []
+    for start in range(0, max(len(leaves[0]), 1), step):
+        own = law.with_leaves([leaf[start : start + step].unsqueeze(-1) for leaf in leaves])
+        chunks.append(_weighted_moments(own, *_nodes(own, most)))
+    mean, variance = (torch.cat(moment) for moment in zip(*chunks, strict=True))
+    return mean.reshape(shape), variance.reshape(shape)
+
+
+def _weighted_moments(law: Law, nodes: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    own = WARP_OF[law.family]
+    inner = own.warp.inverse(nodes, *own._split(law.parameters)[0]).detach()
+    far = (inner.abs() > _NO_MEAN) | (nodes.abs() > _NO_MEAN)
+    values = law.push_forward(own.value_at(nodes, *law.parameters))
+    terms = weights * values
+    mean = terms.sum(-1)
+    squares = weights * (values - mean.unsqueeze(-1)).square()
+    variance = squares.sum(-1)
+    if _is_plainly_normal(law):
+        return mean, variance
+    no_mean, no_variance = (_share(p.abs(), far) > _COUNTS for p in (terms, squares))
+    return torch.where(no_mean, math.nan, mean), torch.where(no_variance, math.inf, variance)
+
+
+def _is_plainly_normal(law: Law) -> bool:
+    return WARP_OF[law.family].family is NORMAL and not law.transforms
+
+
+def _share(terms: Tensor, where: Tensor) -> Tensor:
+    """Share of a sum that comes from ``where``; infinite where it is undefined."""
+    return torch.nan_to_num((terms * where).sum(-1) / terms.sum(-1), nan=math.inf)
+
+
+def _nodes(law: Law, most: int) -> tuple[Tensor, Tensor]:
+    """Nodes and weights of an integral under the normal density. Shapes ``(nodes,)`` or ``(n, nodes)``.
+
+    A smooth map of a normal distribution takes the trapezoidal rule. Otherwise panels end at the median of the base
+    and at the knots of the map, where the integrand may have a kink.
+    """
+    own = WARP_OF[law.family]
+    tensors, like = own._split(law.parameters)[0], law.parameters[0]
+    if isinstance(own.warp, PiecewiseLinear):
+        edges = _panel_edges(own.warp.on(like), most)
+    elif _is_plainly_normal(law):
+        nodes = torch.arange(-_REACH, _REACH + _SPACING, _SPACING, dtype=torch.float64, device=like.device)
+        return nodes, _SPACING * log_normal_density(nodes).exp()
+    else:
+        middle, _ = own.warp.value_and_log_slope(like.new_zeros(()), *tensors)
+        edges = middle.clamp(-_REACH, _REACH) + like.new_tensor(_EDGES)
+    if own.family.component is not None:  # quantiles of a mixture may jump between components
+        edges = _refined(edges, _PANELS_OF_MIXTURE)
+    low, width = edges[..., :-1], edges.diff()
+    nodes = torch.cat([low + node * width for node, _ in _RULE], -1)
+    weights = torch.cat([weight * width for _, weight in _RULE], -1)
+    return nodes, weights * log_normal_density(nodes).exp()
+
+
+def _refined(edges: Tensor, count: int) -> Tensor:
+    """Edges of panels, each split into ``count`` panels."""
+    share = torch.arange(count, dtype=edges.dtype, device=edges.device) / count
+    inner = (edges[..., :-1, None] + edges.diff()[..., None] * share).flatten(-2)
+    return torch.cat([inner, edges[..., -1:]], -1)
+
+
+def _panel_edges(segments: Segments, most: int) -> Tensor:
+    """Knots of the map (at most ``most``), fixed edges, and the median of the base."""
+    knots, middle = segments.y, segments.value_and_slope(segments.x.new_zeros(1))[0]
+    kept = knots[torch.linspace(0, len(knots) - 1, min(len(knots), most), device=knots.device).round().long()]
+    return torch.cat([kept, middle, knots.new_tensor(_EDGES)]).unique()

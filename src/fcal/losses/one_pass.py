@@ -20,10 +20,10 @@ from fcal.constraints import (
     batch_sums,
     traced_sums,
 )
-from fcal.distributions.curves import Curve, curve_of
 from fcal.distributions.law import Law, law_of
 from fcal.distributions.location_scale import NORMAL
 from fcal.distributions.observation import Observation, check_parameter_kinds, result_dtype
+from fcal.distributions.residual_curve import Curve, curve_of
 from fcal.losses.batch import Batch
 from fcal.losses.elements import nothing
 from fcal.losses.pieces import Pieces, leaves_of

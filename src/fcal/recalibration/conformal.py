@@ -11,7 +11,7 @@ from torch.distributions import Distribution
 from fcal._checks import check_integer, check_number
 from fcal.distributions import Warped
 from fcal.distributions.law import law_of
-from fcal.distributions.warp import value_of_residual
+from fcal.distributions.monotone import value_of_residual
 from fcal.recalibration.knots import map_of, map_through, ranks_of_knots
 from fcal.recalibration.recalibrator import Recalibrator, add
 from fcal.recalibration.rows import Rows

@@ -108,7 +108,7 @@ def test_quantile_law_gradients_reach_its_values():
 def test_quantile_law_refuses_quantiles_that_cross_with_count_and_row():
     values = torch.tensor([[0.0, 1.0, 2.0], [0.0, 0.0, 2.0], [3.0, 2.0, 4.0]])
     with pytest.raises(
-        ValueError, match=r"strictly rising .* got 2 of 3 rows that are not; the first is row 1: 0, 0, 2"
+        ValueError, match=r"strictly increasing .* got 2 of 3 rows that are not; the first is row 1: 0, 0, 2"
     ):
         QuantileLaw([0.1, 0.5, 0.9], values)
     with pytest.raises(ValueError, match="finite, got 1 of 1 rows that are not; the first is row 0: 0, nan, 2"):
@@ -117,7 +117,7 @@ def test_quantile_law_refuses_quantiles_that_cross_with_count_and_row():
 
 @pytest.mark.parametrize("levels", [[0.5, 0.1], [0.0, 0.5], [0.5, 0.5], [0.1, 1.0]])
 def test_quantile_law_refuses_levels_out_of_order(levels: list[float]):
-    with pytest.raises(ValueError, match=r"expected `levels` strictly rising within \(0, 1\)"):
+    with pytest.raises(ValueError, match=r"expected `levels` strictly increasing within \(0, 1\)"):
         QuantileLaw(levels, torch.tensor([0.0, 1.0]))
 
 
