@@ -111,9 +111,9 @@ def test_interruption_before_a_checkpoint_says_that_it_begins_anew(files, tmp_pa
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fcal.training.runs.fit", interrupt)
+    monkeypatch.setattr("fcal.training.pipeline.fit", interrupt)
     assert main(["train", files[0], "--plugin", files[1], "--out", str(tmp_path / "run")]) == 130
-    told = "stopped before the first checkpoint; the same command with --resume begins anew"
+    told = "stopped before the first checkpoint; the same command with --resume starts again"
     assert capsys.readouterr().err == f"fcal: {told}\n"
     assert not (tmp_path / "run").exists()
 
@@ -142,15 +142,16 @@ models.register("spoilt", Spoilt)
 @pytest.mark.parametrize(
     ("good", "code", "message"),
     [
-        (3, 1, r"^fcal: Diverged: training diverged: prediction is no law after 3 steps: Normal with scale 0.0, .*\n$"),
+        (3, 1, r"^fcal: Diverged: training diverged: invalid prediction after 3 steps: Normal with scale 0.0, .*\n$"),
         (
             0,
             2,
-            r"^fcal: expected `model` to make a law, got Normal with scale 0.0, .*; no weight has changed .*\n$",
+            r"^fcal: expected `model` to return a valid distribution, got Normal with scale 0.0, .*"
+            r"; no weight has changed .*\n$",
         ),
     ],
 )
-def test_law_that_torch_refuses_is_one_line(files, tmp_path, capsys, good, code, message):
+def test_invalid_prediction_is_one_line(files, tmp_path, capsys, good, code, message):
     (tmp_path / "spoilt.py").write_text(PLUGIN.read_text() + SPOILT.format(good=good))
     words = ["train", files[0], "--plugin", str(tmp_path / "spoilt.py"), "--out", str(tmp_path / "run")]
     assert main([*words, "--set", "model.name=spoilt"]) == code

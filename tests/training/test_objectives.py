@@ -10,7 +10,7 @@ from training.toys import Net, net, wave
 
 import fcal
 from fcal.training import FitConfig, ObjectiveConfig, fit, objective, objectives
-from fcal.training.objectives import _OBJECTIVES
+from fcal.training.objectives import _FACTORIES
 
 
 class Fixed(nn.Module):
@@ -146,7 +146,7 @@ def test_network_without_distribution_cannot_have_a_likelihood():
 
 
 def test_objective_of_ones_own_is_known_by_name(monkeypatch):
-    monkeypatch.setattr(_OBJECTIVES, "_entries", dict(_OBJECTIVES._entries))
+    monkeypatch.setattr(_FACTORIES, "_entries", dict(_FACTORIES._entries))
     objectives.register("zero", lambda _: lambda model, given: {"zero": 0.0 * model(given["input"]).mean.sum()})
     assert terms(batch(), name="zero") == {"zero": 0.0}
 

@@ -19,7 +19,7 @@ from fcal.training import DataConfig, ModelConfig, ObjectiveConfig, RunConfig, o
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "training.md"
 BUILT_IN = [  # without those that benchmarks or other tests have added
-    name for name in objectives.names() if objectives._OBJECTIVES[name].__module__ == objectives.__name__
+    name for name in objectives.names() if objectives._FACTORIES[name].__module__ == objectives.__name__
 ]
 BLOCKS = [block.partition("\n")[::2] for block in PAGE.read_text(encoding="utf-8").split("```")[1::2]]
 
@@ -35,7 +35,7 @@ def named(text: str) -> str | None:
 )
 def test_blocks_of_the_page_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(objectives._OBJECTIVES, "_entries", dict(objectives._OBJECTIVES._entries))
+    monkeypatch.setattr(objectives._FACTORIES, "_entries", dict(objectives._FACTORIES._entries))
     names: dict[str, object] = {}
     kinds = []
     for kind, text in BLOCKS:

@@ -102,28 +102,28 @@ def load_config(folder: Path) -> RunConfig:
 
 
 def test_run_that_another_process_finished_meanwhile_is_not_mixed_with_ours(tmp_path, monkeypatch):
-    from fcal.training import runs
+    from fcal.training import pipeline
 
     ours, theirs = config(tmp_path), config(tmp_path, "seed=8")
-    first_model = runs._first_model
+    start_model = pipeline._start_model
 
     def slow(settings):
-        monkeypatch.setattr(runs, "_first_model", first_model)
+        monkeypatch.setattr(pipeline, "_start_model", start_model)
         train(theirs, tmp_path / "run", progress=False)
-        return first_model(settings)
+        return start_model(settings)
 
-    monkeypatch.setattr(runs, "_first_model", slow)
+    monkeypatch.setattr(pipeline, "_start_model", slow)
     with pytest.raises(ValueError, match="expected `out` an empty folder"):
         train(ours, tmp_path / "run", progress=False)
     assert load(tmp_path / "run").report["config"]["seed"] == load_config(tmp_path / "run").seed == 8
 
 
 def test_config_that_is_there_is_compared_before_anything_is_written(tmp_path):
-    from fcal.training import runs
+    from fcal.training.run_folder import write_config
 
-    runs._begin(config(tmp_path), tmp_path / "run")
+    write_config(config(tmp_path), tmp_path / "run")
     with pytest.raises(ValueError, match="of the same config, got seed = 3 there and 4 here"):
-        runs._begin(config(tmp_path, "seed=4"), tmp_path / "run")
+        write_config(config(tmp_path, "seed=4"), tmp_path / "run")
 
 
 # -- loops that end early
@@ -210,7 +210,7 @@ def test_prediction_of_an_unchecked_law_that_is_not_finite_is_a_divergence():
         model(batch["input"])
         raise ValueError("expected finite predictions")
 
-    with pytest.raises(Diverged, match="prediction = nan after 0 steps"):
+    with pytest.raises(Diverged, match="invalid prediction after 0 steps: Normal with loc nan, expected Real"):
         fit(Unchecked(), refuses, wave(8), None, SHORT)
 
 
@@ -313,7 +313,7 @@ def test_repair_of_a_network_without_error_bars_is_refused_at_its_first_word(tmp
     overrides = ["model.name=counted", "model.options.deterministic=true", "objective.name=mse"]
     with pytest.raises(ValueError, match="a model with a distribution to recalibrate, got one that returns a tensor"):
         train(config(tmp_path, *overrides, "recalibration.method=affine"), tmp_path / "run", progress=False)
-    assert Counted.steps == 2, "the first batch, and once more to see whether its numbers are finite"
+    assert Counted.steps == 2, "the first batch, and once more to check whether the prediction is finite"
     assert not (tmp_path / "run").exists()
 
 
@@ -456,7 +456,7 @@ def test_folder_of_another_objective_is_refused(tmp_path):
 
 
 def test_objectives_of_one_config_are_described_alike_and_of_another_not():
-    from fcal.training.module import description
+    from fcal.training.checkpoints import description
 
     one, same = (description(objective(ObjectiveConfig(name="fcal", lam=0.3))) for _ in range(2))
     assert one == same
@@ -504,7 +504,7 @@ def test_rubbish_under_the_right_checksum_is_refused(tmp_path, content):
     with pytest.raises(ValueError, match="checkpoint-x.ckpt a checkpoint, got one that is damaged"):
         read_checkpoint(note)
     note.write_text("[" * 100_000)
-    with pytest.raises(ValueError, match="a note of a checkpoint, got one that is damaged"):
+    with pytest.raises(ValueError, match="the manifest of a checkpoint, got a damaged one"):
         read_checkpoint(note)
 
 

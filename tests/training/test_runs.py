@@ -130,12 +130,12 @@ def test_finished_run_is_returned_as_it_is(tmp_path):
 
 @pytest.mark.parametrize("lost", ["SHA256SUMS", "report.json"])
 def test_run_killed_while_it_is_sealed_is_sealed_again(tmp_path, monkeypatch, lost):
-    from fcal.training import runs
+    from fcal.training import pipeline, run_folder
 
     whole = train(config(tmp_path), tmp_path / "whole", progress=False)
-    name = {"SHA256SUMS": "write_sums", "report.json": "write_json"}[lost]
+    module, name = {"SHA256SUMS": (run_folder, "write_checksums"), "report.json": (pipeline, "write_json")}[lost]
     with monkeypatch.context() as patched:
-        patched.setattr(runs, name, lambda *_: 1 / 0)
+        patched.setattr(module, name, lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             train(config(tmp_path), tmp_path / "run", progress=False)
     again = train(config(tmp_path), tmp_path / "run", resume=True)
@@ -199,7 +199,7 @@ def test_joined_predictions_are_those_of_the_whole():
 
 
 def test_weights_of_more_or_fewer_tensors_are_refused(tmp_path):
-    from fcal.training.weights import read_weights, write_weights
+    from fcal.training.run_folder import read_weights, write_weights
 
     small, large = torch.nn.Linear(2, 3, bias=False), torch.nn.Linear(2, 3)
     write_weights(tmp_path / "small", small)
@@ -211,7 +211,7 @@ def test_weights_of_more_or_fewer_tensors_are_refused(tmp_path):
 
 
 def test_weights_that_share_memory_or_are_channels_last_can_be_written(tmp_path):
-    from fcal.training.weights import read_weights, write_weights
+    from fcal.training.run_folder import read_weights, write_weights
 
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Linear(5, 5), torch.nn.Linear(5, 5))

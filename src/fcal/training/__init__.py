@@ -6,25 +6,24 @@ from typing import TYPE_CHECKING, Any
 from fcal._datasets import as_batch
 from fcal.models.predicting import Predicted, predict
 from fcal.training import objectives
-from fcal.training.batches import Batches
-from fcal.training.configuration import FitConfig
+from fcal.training.config import CrossfitConfig, DataConfig, ModelConfig, RecalibrationConfig, RunConfig
 from fcal.training.objectives import Objective, ObjectiveConfig, objective
-from fcal.training.results import Diverged, Fit
-from fcal.training.run_configuration import CrossfitConfig, DataConfig, ModelConfig, RecalibrationConfig, RunConfig
+from fcal.training.optimization import FitConfig
+from fcal.training.record import Diverged, Fit
+from fcal.training.reproducibility import Batches
+from fcal.training.run_folder import Run, load
 
 if TYPE_CHECKING:
     from fcal.training.callbacks import BestCalibration, CalibrationLogger
-    from fcal.training.fitting import fit
-    from fcal.training.runs import Run, load, train
+    from fcal.training.pipeline import train
+    from fcal.training.trainer import fit
 
-# Lightning takes seconds to import.
-_HOME_OF = {
+# Imported on first use, because Lightning takes seconds to import.
+_MODULE_OF = {
     "BestCalibration": "callbacks",
     "CalibrationLogger": "callbacks",
-    "Run": "runs",
-    "fit": "fitting",
-    "load": "runs",
-    "train": "runs",
+    "fit": "trainer",
+    "train": "pipeline",
 }
 
 __all__ = [
@@ -54,6 +53,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'fcal.training' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"fcal.training.{_HOME_OF[name]}"), name)
+    return getattr(importlib.import_module(f"fcal.training.{_MODULE_OF[name]}"), name)

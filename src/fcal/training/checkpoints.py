@@ -1,51 +1,77 @@
-"""Checkpoints: whole or absent, checked byte by byte, never unpickled."""
+"""Checkpoints that are complete or absent, verified by checksum, and never unpickled."""
 
 import hashlib
 import io
 import json
 import os
+import re
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import Checkpoint
-from lightning.pytorch.plugins.io import CheckpointIO
+from torch import nn
 
-from fcal._files import atomic_path, write_json
+from fcal._config import difference
+from fcal._files import atomic_path, held, write_json
+from fcal.training.objectives import Objective
+from fcal.training.optimization import FitConfig
 from fcal.training.record import Record
+from fcal.training.reproducibility import Batches
+from fcal.training.run_folder import check_weights
+
+try:
+    from lightning.pytorch import LightningModule, Trainer
+    from lightning.pytorch.callbacks import Checkpoint
+    from lightning.pytorch.plugins.io import CheckpointIO
+except ModuleNotFoundError as error:
+    raise ImportError("expected lightning for training; pip install 'fcal[train]'") from error
 
 NAME = "checkpoint.json"
 _FORMAT = "fcal.checkpoint"
-_LONGEST_REASON = 120
+_LONGEST_REASON = 120  # characters
+
+
+@contextmanager
+def exclusive(folder: Path) -> Iterator[None]:
+    """Keep other processes from training in a folder during the block.
+
+    Raises:
+        ValueError: Another process is training there.
+    """
+    with held(folder / ".lock") as acquired:
+        if not acquired:
+            raise ValueError(f"expected a folder of its own, got {folder}: another process is training there")
+        yield
 
 
 class CheckedIO(CheckpointIO):  # type: ignore[misc]
-    """How checkpoints are written: to a file that is named by its content, and a note ``*.json`` with its checksum.
+    """Writes a checkpoint to a file named by its content, and a manifest ``*.json`` with its checksum.
 
-    The note is replaced last, in one go: whenever the process dies, it names a whole checkpoint. A path of another
-    name, as callbacks of Lightning's own ask for, gets the checkpoint itself.
+    The manifest is replaced last and atomically: whenever the process dies, it names a complete checkpoint. A path
+    without the suffix ``.json``, as Lightning's own callbacks use, gets the checkpoint itself.
     """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:  # noqa: ARG002
-        """Write a checkpoint; the one before stays readable until this one is."""
+        """Write a checkpoint; the previous one stays readable until this one is complete."""
         buffer = io.BytesIO()
         torch.save(checkpoint, buffer)
-        note, content = Path(path), buffer.getvalue()
-        if note.suffix != ".json":
-            _write(note, content)
+        manifest, content = Path(path), buffer.getvalue()
+        if manifest.suffix != ".json":
+            _write(manifest, content)
             return
         checksum = hashlib.sha256(content).hexdigest()
-        whole = note.with_name(f"{note.stem}-{checksum[:12]}.ckpt")
-        _write(whole, content)
-        write_json(note, {"format": _FORMAT, "file": whole.name, "sha256": checksum})
-        for stale in note.parent.glob(f"{note.stem}-*.ckpt"):
-            if stale != whole:
+        file = manifest.with_name(f"{manifest.stem}-{checksum[:12]}.ckpt")
+        _write(file, content)
+        write_json(manifest, {"format": _FORMAT, "file": file.name, "sha256": checksum})
+        for stale in manifest.parent.glob(f"{manifest.stem}-*.ckpt"):
+            if stale != file:
                 stale.unlink(missing_ok=True)
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:  # noqa: ARG002
-        """Read a checkpoint; tensors and plain values only, whatever the caller would allow.
+        """Read a checkpoint; only tensors and plain values, whatever the caller allows.
 
         Raises:
             ValueError: Files are missing or damaged.
@@ -54,9 +80,9 @@ class CheckedIO(CheckpointIO):  # type: ignore[misc]
 
     def remove_checkpoint(self, path: Any) -> None:
         """Remove a checkpoint."""
-        note = Path(path)
-        beside = note.parent.glob(f"{note.stem}-*.ckpt") if note.suffix == ".json" else ()
-        for file in (note, *beside):
+        manifest = Path(path)
+        checkpoints = manifest.parent.glob(f"{manifest.stem}-*.ckpt") if manifest.suffix == ".json" else ()
+        for file in (manifest, *checkpoints):
             file.unlink(missing_ok=True)
 
 
@@ -67,22 +93,22 @@ def _write(path: Path, content: bytes) -> None:
 
 def _loaded(content: bytes) -> dict[str, Any]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's remarks on old formats, which a damaged file may look like
+        warnings.simplefilter("ignore")  # torch warns of old formats, which a damaged file may look like
         checkpoint: dict[str, Any] = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
     return checkpoint
 
 
-_PARTS = {"state_dict": dict, "fcal": dict, "optimizer_states": list, "loops": dict}
-_OWN_PARTS = {"config": dict, "record": dict}
+_ENTRIES = {"state_dict": dict, "fcal": dict, "optimizer_states": list, "loops": dict}
+_FCAL_ENTRIES = {"config": dict, "record": dict}
 
 
-def _check_parts(checkpoint: Any) -> None:
-    """Refuse what torch can read but no training has written."""
+def _check_entries(checkpoint: Any) -> None:
+    """Refuse a file that torch can read but that is not a checkpoint of ours."""
     if not isinstance(checkpoint, dict):
         raise ValueError("it is no mapping")
-    for parts, found in ((_PARTS, checkpoint), (_OWN_PARTS, checkpoint.get("fcal"))):
-        for name, kind in parts.items():
-            if not isinstance(found, dict) or not isinstance(found.get(name), kind):
+    for entries, mapping in ((_ENTRIES, checkpoint), (_FCAL_ENTRIES, checkpoint.get("fcal"))):
+        for name, expected in entries.items():
+            if not isinstance(mapping, dict) or not isinstance(mapping.get(name), expected):
                 raise ValueError(f"it has no {name}")
     if not all(isinstance(x, torch.Tensor) for x in checkpoint["state_dict"].values()):
         raise ValueError("its state_dict holds more than tensors")
@@ -90,55 +116,110 @@ def _check_parts(checkpoint: Any) -> None:
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """A checkpoint, every byte checked.
+    """Read a checkpoint and verify its checksum.
 
     Raises:
         ValueError: Files are missing or damaged.
     """
-    note = Path(path)
+    manifest = Path(path)
     try:
-        document = json.loads(note.read_text(encoding="utf-8"))
-        file, checksum = note.with_name(Path(str(document["file"])).name), document["sha256"]
+        document = json.loads(manifest.read_text(encoding="utf-8"))
+        file, checksum = manifest.with_name(Path(str(document["file"])).name), document["sha256"]
         content = file.read_bytes()
     except OSError as error:
-        raise ValueError(f"expected a checkpoint {note}, got: {error.strerror} ({error.filename})") from None
+        raise ValueError(f"expected a checkpoint {manifest}, got: {error.strerror} ({error.filename})") from None
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise ValueError(f"expected {note} a note of a checkpoint, got one that is damaged: {error}") from None
+        raise ValueError(f"expected {manifest} the manifest of a checkpoint, got a damaged one: {error}") from None
     if hashlib.sha256(content).hexdigest() != checksum:
-        raise ValueError(f"expected {file} with the checksum in {note.name}, got another: the file is damaged")
+        raise ValueError(f"expected {file} with the checksum in {manifest.name}, got another: the file is damaged")
     try:
         checkpoint = _loaded(content)
-        _check_parts(checkpoint)
-    except Exception as error:  # of whatever kind: torch raises many
+        _check_entries(checkpoint)
+    except Exception as error:  # torch raises errors of many types
         reason = " ".join(str(error).split())[:_LONGEST_REASON] or type(error).__name__
         raise ValueError(f"expected {file} a checkpoint, got one that is damaged: {reason}") from error
     return checkpoint
 
 
+def checkpoint_to_resume(
+    manifest: Path, config: FitConfig, objective: Objective, batches: Batches, resume: bool
+) -> dict[str, Any] | None:
+    """The checkpoint of this training, or None if there is none yet.
+
+    Raises:
+        ValueError: There is one but no ``resume``, or it is damaged, or of another config, objective or dataset.
+    """
+    if not manifest.exists():
+        orphan = next(iter(sorted(manifest.parent.glob(f"{manifest.stem}-*.ckpt"))), None)
+        if orphan is not None:  # the next checkpoint would replace it
+            raise ValueError(f"expected {manifest} to resume from, got none beside {orphan.name}; remove it to restart")
+        return None
+    folder = manifest.parent
+    if not resume:
+        raise ValueError(f"expected `folder` without a training, or `resume`, got {folder}, which holds one")
+    checkpoint = read_checkpoint(manifest)
+    changed = difference(checkpoint["fcal"]["config"], config)
+    if changed is not None:
+        key, there, here = changed
+        raise ValueError(f"expected `folder` of the same config, got {key} = {there} there and {here} here")
+    record = checkpoint["fcal"]["record"]
+    if record["dataset_rows"] != batches.rows:
+        raise ValueError(f"expected `train` with {record['dataset_rows']} rows as in {folder}, got {batches.rows}")
+    if record["position"] >= len(batches) or record["epoch"] > config.passes:
+        raise ValueError(f"expected {manifest} of a position in this training, got a damaged one beyond its end")
+    saved, current = checkpoint["fcal"].get("objective"), description(objective)
+    if saved is not None and saved != current:
+        raise ValueError(f"expected `objective` as in {folder}, {str(saved)[:200]}, got {current[:200]}")
+    return checkpoint
+
+
+def restore_weights(checkpoint: dict[str, Any], model: nn.Module, manifest: Path) -> None:
+    """Load the weights of a checkpoint, whose names Lightning prefixes by the attribute that holds the model."""
+    state = checkpoint["state_dict"]
+    weights = {name.removeprefix("model."): x for name, x in state.items() if name.startswith("model.")}
+    for candidate in (weights, checkpoint["fcal"]["record"]["best_weights"] or weights):
+        check_weights(manifest, candidate, model)
+    model.load_state_dict(weights)
+
+
+def description(objective: Objective) -> str:
+    """Text that identifies an objective in every process: the ``repr`` of a module, the name of a function.
+
+    Example:
+        >>> from fcal.training import ObjectiveConfig, objective
+        >>> description(objective(ObjectiveConfig(name="nll")))
+        "TermOf( ObjectiveConfig(name='nll', lam=0.5, form='convex', ...) (loss): NLLLoss() )"
+    """
+    if isinstance(objective, nn.Module):
+        return re.sub(r" at 0x[0-9a-f]+", "", " ".join(repr(objective).split()))
+    named: Any = objective if hasattr(objective, "__qualname__") else type(objective)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
 class KeepCheckpoint(Checkpoint):  # type: ignore[misc]
-    """Keeps one checkpoint, the latest.
+    """Keeps the latest checkpoint.
 
     Args:
-        path: The note that names it.
-        every: Steps between checkpoints. One that falls on the end of an epoch comes after its validation.
+        manifest: The file that names it.
+        every: Number of steps between checkpoints. One that is due at the end of an epoch follows its validation.
     """
 
-    def __init__(self, path: Path, every: int) -> None:
-        self._path = path
+    def __init__(self, manifest: Path, every: int) -> None:
+        self._manifest = manifest
         self._every = every
         self._saved_at = 0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002
-        """Count from where this attempt begins."""
+        """Count from the step at which this attempt starts."""
         self._saved_at = pl_module.record.step
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
-        """Within an epoch; not after its last batch, which validation follows."""
+        """Save within an epoch; not after its last batch, which validation follows."""
         if pl_module.record.position < trainer.num_training_batches and self._is_due(pl_module.record):
             self._save(trainer, pl_module.record)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Between epochs, and when all is done."""
+        """Save between epochs and at the end of training."""
         record = pl_module.record
         if self._is_due(record) or record.is_finished(pl_module.config.passes):
             self._save(trainer, record)
@@ -147,5 +228,5 @@ class KeepCheckpoint(Checkpoint):  # type: ignore[misc]
         return record.step // self._every > self._saved_at // self._every
 
     def _save(self, trainer: Trainer, record: Record) -> None:
-        trainer.save_checkpoint(self._path)
+        trainer.save_checkpoint(self._manifest)
         self._saved_at = record.step

@@ -1,7 +1,6 @@
-"""Model and objective as one Lightning module."""
+"""Model and objective as a Lightning module."""
 
 import math
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,35 +11,32 @@ from torch.distributions import Distribution
 from fcal._config import as_plain
 from fcal._datasets import Batch, rows_of
 from fcal.models.predicting import in_format, prediction
-from fcal.training.configuration import MONITORS, TRAINED, FitConfig
-from fcal.training.laws import Refusal, is_finite, is_sane, refusal_of
+from fcal.training.checkpoints import description
 from fcal.training.objectives import Objective, Terms
-from fcal.training.randomness import derived_seed, generators_in, seed_everything
-from fcal.training.record import Record
-from fcal.training.results import Diverged
-from fcal.training.schedules import OPTIMIZERS, rate_factor
-from fcal.training.validation import Validation
+from fcal.training.optimization import MONITORS, OPTIMIZERS, TRAINED, FitConfig, rate_factor
+from fcal.training.predictions import InvalidParameter, Validation, invalid_parameter, is_finite, without_validation
+from fcal.training.record import Diverged, Record
+from fcal.training.reproducibility import derived_seed, generators_in, seed_everything
 
 try:
     from lightning.pytorch import LightningModule
 except ModuleNotFoundError as error:
     raise ImportError("expected lightning for training; pip install 'fcal[train]'") from error
 
+_SUM = "loss"  # name of the sum of the terms in logs
+_UNTRAINED = "no weight has changed yet, so check the network and its input first"
+_LONGEST_REASON = 300  # characters
 
-_SUM = "loss"  # what the sum of the terms is called in logs
-_BEFORE_TRAINING = "no weight has changed yet, so look at the network and its input first"
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
-
-class Training(LightningModule):  # type: ignore[misc]
-    """What Lightning trains: the model by its objective, with a record from which it can go on.
+class TrainingModule(LightningModule):  # type: ignore[misc]
+    """Trains a model by an objective, with a record from which training can be resumed.
 
     Args:
         model: Returns a distribution or a tensor.
-        objective: From model and batch to named terms.
-        config: How.
-        record: Where to begin.
-        steps: Optimizer steps of the whole training.
+        objective: Maps model and batch to named terms.
+        config: How to train.
+        record: Where to start.
+        steps: Number of optimizer steps of the whole training.
     """
 
     def __init__(self, model: nn.Module, objective: Objective, config: FitConfig, record: Record, steps: int) -> None:
@@ -50,30 +46,30 @@ class Training(LightningModule):  # type: ignore[misc]
         self.config = config
         self.record = record
         self.steps = steps
-        self._trained = TRAINED[config.trained](model)
-        self._seen = Validation()
-        self._judged = 0
-        self._numbers: dict[str, float] = {}
-        self.described = description(objective)
         self.started = False
+        self._description = description(objective)
+        self._trained = TRAINED[config.trained](model)
+        self._validation = Validation()
+        self._validation_batches = 0
+        self._metrics: dict[str, float] = {}
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """The optimizer of what is trained."""
-        learned = [*self._trained.parameters()]
+        """The optimizer of the trained parameters, including those of the objective."""
+        parameters = [*self._trained.parameters()]
         if isinstance(self.objective, nn.Module):
-            learned += self.objective.parameters()
-        learned = [parameter for parameter in learned if parameter.requires_grad]
-        if not learned:
+            parameters += self.objective.parameters()
+        parameters = [parameter for parameter in parameters if parameter.requires_grad]
+        if not parameters:
             raise ValueError(f"expected `model` with parameters to train, got none in {type(self.model).__name__}")
         return OPTIMIZERS[self.config.optimizer](
-            learned,
+            parameters,
             lr=self.config.learning_rate,
             weight_decay=self.config.weight_decay,
-            fused=all(parameter.is_floating_point() for parameter in learned),  # one pass over the weights, not ten
+            fused=all(parameter.is_floating_point() for parameter in parameters),  # one pass over the weights, not ten
         )
 
     def on_train_start(self) -> None:
-        """The trained part in training mode, the rest as in evaluation."""
+        """Put the trained part in training mode and the rest in evaluation mode."""
         self.started = True
         self.eval()
         self._trained.train()
@@ -81,113 +77,88 @@ class Training(LightningModule):  # type: ignore[misc]
             self.objective.train()
 
     def on_train_batch_start(self, *_: Any) -> None:
-        """Learning rate and randomness of a step are functions of where it is."""
-        record, config = self.record, self.config
-        rate = config.learning_rate * rate_factor(config.schedule, record.step, self.steps)
+        """Set learning rate and seed, which depend on the step alone."""
+        rate = self.config.learning_rate * rate_factor(self.config.schedule, self.record.step, self.steps)
         for group in self.optimizers(use_pl_optimizer=False).param_groups:
             group["lr"] = rate
-        seed_everything(derived_seed("step", config.seed, record.epoch, record.position))
+        self._seed_step()
+
+    def _seed_step(self) -> None:
+        seed_everything(derived_seed("step", self.config.seed, self.record.epoch, self.record.position))
 
     def training_step(self, batch: Batch, *_: Any) -> Tensor:
-        """Loss of a batch."""
-        batch = self._prepared(batch)
+        """Loss of a batch: the sum of its terms, which must be finite."""
+        batch = self._in_memory_format(batch)
         try:
             terms = self.objective(self.model, batch)
         except (ValueError, StopIteration) as error:
             raise self._explained(error, batch) from error
-        return self._counted(terms, rows_of(batch))
-
-    def _counted(self, terms: Terms, rows: int) -> Tensor:
-        """The sum of the terms, which are noted and must be finite."""
-        values = _plain(terms)
+        values = _values(terms)
         for name, value in values.items():
             if not math.isfinite(value):
                 raise Diverged(self.record.step, name, value)
         if not any(term.requires_grad for term in terms.values()):
             raise ValueError(f"expected `objective` with a gradient, got none in {', '.join(map(repr, terms))}")
-        self.record.count(values, rows)
+        self.record.count(values, rows_of(batch))
         return torch.stack(tuple(terms.values())).sum() if len(terms) > 1 else next(iter(terms.values()))
 
-    def _explained(self, error: Exception, batch: Batch) -> Exception:
-        """A refusal of numbers that the model itself made is a divergence; any other is the user's."""
-        if isinstance(error, StopIteration):  # Lightning would take it for the end of the data
-            return RuntimeError("expected model and objective to return, got a StopIteration from them")
-        refusal = refusal_of(error)
-        if refusal is not None:
-            return self._of_refusal(refusal, batch)
-        if is_finite(batch["input"]) and not is_sane(self.model, batch["input"]):
-            return Diverged(self.record.step, "prediction", math.nan)
-        return error
-
-    def _of_refusal(self, refusal: Refusal, batch: Batch) -> Exception:
-        """A law that torch refuses: by training, unless the data or the network as it was given made it so."""
-        step = self.record.step
-        if not is_finite(batch["input"]):
-            return ValueError(f"expected `input` of finite numbers, got a batch of which the model made {refusal}")
-        if step == 0 and refusal.is_finite:
-            return ValueError(f"expected `model` to make a law, got {refusal}; {_BEFORE_TRAINING}")
-        hint = "" if step else f"; {_BEFORE_TRAINING}"
-        why = f"prediction is no law after {step} steps: {refusal}{hint}"
-        return Diverged(step, "prediction", refusal.value, why)
-
     def on_validation_epoch_start(self) -> None:
-        """Begin to collect."""
-        self._seen, self._judged = Validation(), 0
+        """Reset the metrics."""
+        self._validation, self._validation_batches = Validation(), 0
 
     def validation_step(self, batch: Batch, index: int) -> dict[str, Any]:
-        """Prediction of a batch, collected; also returned, for callbacks."""
-        batch = self._prepared(batch)
+        """Add a batch to the metrics; return its prediction, for callbacks."""
+        batch = self._in_memory_format(batch)
         seed_everything(derived_seed("validation", self.config.seed, self.record.epoch, index))
         try:
-            terms, pred = self._observed(batch)
-            loss = sum(_plain(terms).values())
-            self._seen.add(pred, batch, loss)
+            terms, pred = self._terms_and_prediction(batch)
+            self._validation.add(pred, batch, sum(_values(terms).values()))
         except (ValueError, StopIteration) as error:
             raise self._explained(error, batch) from error
-        self._judged += 1
+        self._validation_batches += 1
         return {"pred": pred, "target": batch["target"], "valid_mask": batch.get("valid_mask")}
 
-    def _observed(self, batch: Batch) -> tuple[Terms, Distribution | Tensor]:
-        """Terms, and the prediction that they were made from: the model runs once, unless the objective hides it."""
-        seen: list[Any] = []
+    def _terms_and_prediction(self, batch: Batch) -> tuple[Terms, Distribution | Tensor]:
+        """Terms, and the prediction they are computed from; the model runs once unless the objective hides its call."""
+        preds: list[Any] = []
 
-        def note(_: nn.Module, given: tuple[Any, ...], pred: Any) -> None:
-            seen.extend([pred] if given and given[0] is batch["input"] else [])
+        def keep(_: nn.Module, inputs: tuple[Any, ...], pred: Any) -> None:
+            preds.extend([pred] if inputs and inputs[0] is batch["input"] else [])
 
-        hook = self.model.register_forward_hook(note)
+        hook = self.model.register_forward_hook(keep)
         try:
             terms = self.objective(self.model, batch)
         finally:
             hook.remove()
-        return terms, seen[0] if len(seen) == 1 else prediction(self.model, batch["input"])
+        return terms, preds[0] if len(preds) == 1 else prediction(self.model, batch["input"])
 
     def on_validation_epoch_end(self) -> None:
-        """Numbers of the whole set."""
-        _check_all_came("validation", self._judged, int(sum(self.trainer.num_val_batches)))
-        self._numbers = self._seen.numbers()
-        loss = self._numbers.get("loss", 0.0)
+        """Compute the metrics of the whole validation set."""
+        _check_complete("validation", self._validation_batches, int(sum(self.trainer.num_val_batches)))
+        self._metrics = self._validation.metrics()
+        loss = self._metrics.get("loss", 0.0)
         if not math.isfinite(loss):
             raise Diverged(self.record.step, "validation/loss", loss)
 
     def on_train_epoch_end(self) -> None:
-        """Close the epoch; keep the weights where they are the best so far."""
-        if not self.trainer.should_stop:  # by a callback, which may do so within an epoch
-            _check_all_came("training", self.record.position, int(self.trainer.num_training_batches))
+        """Close the epoch; keep the weights if they are the best so far."""
+        if not self.trainer.should_stop:  # a callback may stop training within an epoch
+            _check_complete("training", self.record.position, int(self.trainer.num_training_batches))
         rate = self.optimizers(use_pl_optimizer=False).param_groups[0]["lr"]
-        self.record.close_epoch(rate, self._numbers)
-        self._note_whether_best()
+        self.record.close_epoch(rate, self._metrics)
+        self._keep_if_best()
         if self.record.stopped_early:
             self.trainer.should_stop = True
 
-    def _note_whether_best(self) -> None:
-        record, numbers = self.record, self._numbers
-        if not numbers:  # no validation set: the last is the best
+    def _keep_if_best(self) -> None:
+        record, metrics = self.record, self._metrics
+        if not metrics:  # no validation set: the last epoch is the best
             record.best_epoch = record.epoch - 1
             return
-        if self.config.monitor not in numbers:
-            known = ", ".join(repr(name) for name in numbers if name in MONITORS.names())
+        if self.config.monitor not in metrics:
+            known = ", ".join(repr(name) for name in metrics if name in MONITORS.names())
             raise ValueError(f"expected `monitor` one of {known} for this model, got {self.config.monitor!r}")
-        value = numbers[self.config.monitor]
+        value = metrics[self.config.monitor]
         if record.best_value is None or value < record.best_value:
             record.best_value, record.best_epoch, record.waited = value, record.epoch - 1, 0
             record.best_weights = {name: x.detach().clone() for name, x in self.model.state_dict().items()}
@@ -196,25 +167,70 @@ class Training(LightningModule):  # type: ignore[misc]
         record.stopped_early = bool(self.config.patience) and record.waited >= self.config.patience
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Beside what Lightning saves: the record."""
+        """Add the record to what Lightning saves."""
         self.record.generators = [source.get_state() for source in generators_in(self.model, self.objective)]
         checkpoint["fcal"] = {
             "config": as_plain(self.config),
-            "objective": self.described,
+            "objective": self._description,
             "record": self.record.state(),
         }
 
     def on_load_checkpoint(self, _: dict[str, Any]) -> None:
-        """Generators of model and objective as they were; the record has been read before."""
+        """Restore the generators of model and objective; the record has been read before."""
         for source, state in zip(generators_in(self.model, self.objective), self.record.generators, strict=True):
             source.set_state(state)
 
-    def _prepared(self, batch: Batch) -> Batch:
+    def _in_memory_format(self, batch: Batch) -> Batch:
         return {**batch, "input": in_format(batch["input"], True)} if self.config.channels_last else batch
 
+    def _explained(self, error: Exception, batch: Batch) -> Exception:
+        """The error to raise for a failed step: a divergence if the prediction is invalid, else ``error`` itself.
 
-def _plain(terms: Terms) -> dict[str, float]:
-    """Numbers of the terms, fetched in one go."""
+        torch refuses to make a distribution with invalid parameters. The step is therefore repeated without torch's
+        validation, and the parameters of the prediction are checked here.
+        """
+        if isinstance(error, StopIteration):  # Lightning would take it for the end of the data
+            return RuntimeError("expected model and objective to return, got a StopIteration from them")
+        step = self.record.step
+        with without_validation(), torch.no_grad():
+            invalid = self._invalid_parameter(batch)
+            if invalid is None:
+                return (self._diverged_term(batch, error) if step else None) or error
+        if not is_finite(batch["input"]):
+            return ValueError(f"expected `input` of finite values, got a batch for which the model returns {invalid}")
+        if step == 0 and invalid.is_finite:
+            return ValueError(f"expected `model` to return a valid distribution, got {invalid}; {_UNTRAINED}")
+        hint = "" if step else f"; {_UNTRAINED}"
+        return Diverged(step, "prediction", invalid.value, f"invalid prediction after {step} steps: {invalid}{hint}")
+
+    def _invalid_parameter(self, batch: Batch) -> InvalidParameter | None:
+        self._seed_step()
+        try:
+            return invalid_parameter(self.model(batch["input"]))
+        except Exception:  # the first error is the one to report, unless the weights explain it
+            names = [name for name, weight in self.model.named_parameters() if not is_finite(weight)]
+            message = f"a model whose weight {names[0]} is not finite" if names else ""
+            return InvalidParameter(message=message, value=math.nan, is_finite=False) if names else None
+
+    def _diverged_term(self, batch: Batch, error: Exception) -> Diverged | None:
+        """A divergence if a term is not finite without validation: the objective made an invalid distribution."""
+        self._seed_step()
+        try:
+            values = _values(self.objective(self.model, batch))
+        except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # a covariance matrix is not positive definite
+            values = {"prediction": math.nan}
+        except Exception:  # the first error is the one to report
+            return None
+        for name, value in values.items():
+            if not math.isfinite(value):
+                reason = " ".join(str(error).split())[:_LONGEST_REASON]
+                why = f"{name} = {value} after {self.record.step} steps: {reason}"
+                return Diverged(self.record.step, name, value, why)
+        return None
+
+
+def _values(terms: Terms) -> dict[str, float]:
+    """The terms as numbers, transferred at once."""
     if not isinstance(terms, Mapping) or not terms:
         raise TypeError(f"expected `objective` to return named terms, got {type(terms).__name__}")
     for name, term in terms.items():
@@ -229,21 +245,7 @@ def _plain(terms: Terms) -> dict[str, float]:
     return dict(zip(terms, torch.stack(values).tolist() if len(values) > 1 else [values[0].item()], strict=True))
 
 
-def _check_all_came(what: str, seen: int, expected: int) -> None:
-    """Whatever ends Lightning's loop early without an error, such as a StopIteration, is one."""
+def _check_complete(stage: str, seen: int, expected: int) -> None:
+    """Refuse an epoch that Lightning's loop ended early without an error, as it does on a StopIteration."""
     if seen != expected:
-        raise RuntimeError(f"expected {expected} batches of {what} in an epoch, got {seen}: something ended the loop")
-
-
-def description(objective: Objective) -> str:
-    """An objective in words, the same in every process: what it is called, or how it prints.
-
-    Example:
-        >>> from fcal.training import ObjectiveConfig, objective
-        >>> description(objective(ObjectiveConfig(name="nll")))
-        "TermOf( ObjectiveConfig(name='nll', lam=0.5, form='convex', ...) (loss): NLLLoss() )"
-    """
-    if isinstance(objective, nn.Module):
-        return _ADDRESS.sub("", " ".join(repr(objective).split()))
-    kind = objective if hasattr(objective, "__qualname__") else type(objective)
-    return f"{kind.__module__}.{kind.__qualname__}"
+        raise RuntimeError(f"expected {expected} batches of {stage} in an epoch, got {seen}: something ended the loop")

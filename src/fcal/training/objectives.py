@@ -1,4 +1,4 @@
-"""What is minimised: named terms whose sum is the loss."""
+"""Training objectives by name: functions of model and batch that return named terms, whose sum is minimised."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -14,13 +14,13 @@ from fcal import losses
 from fcal._checks import check_count, check_flag, check_integer, check_number
 from fcal._datasets import Batch
 from fcal._registry import Registry
-from fcal.training.validation import mean_of
+from fcal.training.predictions import mean_of, per_target
 
 Terms: TypeAlias = Mapping[str, Tensor]
 
 
 class Objective(Protocol):
-    """Anything that maps a model and a batch to named terms, scalars whose sum is minimised.
+    """A callable from a model and a batch to named scalars, the terms, whose sum is minimised.
 
     Example:
         >>> def squared_error(model, batch):
@@ -36,25 +36,25 @@ class Objective(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectiveConfig:
-    r"""Which objective, and its options; an option that an objective does not have is ignored.
+    r"""An objective and its options; options that an objective does not have are ignored.
 
     Attributes:
         name: One of :func:`names`.
         lam: Weight :math:`\lambda` of a calibration loss beside the likelihood.
         form: ``"convex"``, :math:`(1 - \lambda) L_{nll} + \lambda L_{cal}`, or ``"additive"``,
             :math:`L_{nll} + \lambda L_{cal}`.
-        warmup_steps: Training steps over which the weight grows linearly from 0.
+        warmup_steps: Number of training steps over which the weight grows linearly from 0.
         divergence: f-Cal: a name from :func:`fcal.divergences.names`.
         df: f-Cal: degrees of freedom K.
         on: What is constrained: f-Cal ``"q"``, ``"z"`` or ``"both"``; calibration loss ``"variance"`` or ``"std"``.
-            The first of them where empty.
-        strata: f-Cal: parts of a batch that are each to follow the law; 1 for the batch as a whole.
-        by: f-Cal: what the strata are of, ``"sigma"`` or the ``"group"`` of the batch; see
+            The first of them if empty.
+        strata: f-Cal: number of strata of a batch that are constrained separately; 1 for the batch as a whole.
+        by: f-Cal: stratify by ``"sigma"`` or by the ``"group"`` of the batch; see
             :class:`fcal.losses.StratifiedLoss`.
-        detach_mean: f-Cal and calibration loss: let no gradient of the calibration term reach the mean.
-        beta: beta-NLL: power of the variance.
+        detach_mean: f-Cal and calibration loss: no gradient of the calibration term reaches the mean.
+        beta: beta-NLL: exponent of the variance.
         p: Calibration loss and PCE: 1 or 2.
-        draws: MMD and energy: draws per prediction.
+        draws: MMD and energy: number of draws per prediction.
 
     Example:
         >>> from fcal.training import ObjectiveConfig
@@ -83,14 +83,14 @@ class ObjectiveConfig:
         check_number("lam", self.lam, low=0.0, high=1.0 if self.form == "convex" else 1e100)
         check_integer("warmup_steps", self.warmup_steps, at_least=0)
         check_flag("detach_mean", self.detach_mean)
-        objective(self)  # what else is wrong, the losses say
+        objective(self)  # the losses check the other options
 
 
 class TermOf(nn.Module):
-    """One loss of prediction and target as an objective.
+    """A loss of prediction and target as an objective with one term.
 
     Args:
-        name: What the term is called in logs.
+        name: Name of the term in logs.
         loss: ``(pred, target, *, valid_mask, weight) -> scalar``.
     """
 
@@ -103,18 +103,18 @@ class TermOf(nn.Module):
 
     def forward(self, model: nn.Module, batch: Batch) -> Terms:
         """The term of a batch."""
-        return {self.name: self.loss(model(batch["input"]), batch["target"], **_beside(batch))}
+        return {self.name: self.loss(model(batch["input"]), batch["target"], **_mask_and_weight(batch))}
 
     def extra_repr(self) -> str:
-        """What it was made from, for ``print`` and for checkpoints, which are of this objective alone."""
+        """The config, for ``print`` and for checkpoints, which store it to recognise the objective."""
         return self.name if self.config is None else str(self.config)
 
 
 class Mixed(nn.Module):
-    r"""Likelihood and a calibration loss as an objective, both weighted by :math:`\lambda`.
+    r"""The likelihood and a calibration loss, weighted by :math:`\lambda`, as an objective.
 
     Args:
-        name: What the calibration term is called in logs.
+        name: Name of the calibration term in logs.
         calibration: ``(pred, target, *, valid_mask, weight) -> scalar``.
         config: Weight, form and warm-up.
     """
@@ -133,37 +133,36 @@ class Mixed(nn.Module):
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))
 
     def current_lam(self) -> float:
-        """The weight of the calibration loss at this step."""
+        """The weight of the calibration loss at the current step."""
         if not self.warmup_steps:
             return self.lam
         return self.lam * min(int(self.step) / self.warmup_steps, 1.0)
 
     def forward(self, model: nn.Module, batch: Batch) -> Terms:
-        """The terms of a batch; in training mode this counts as a step of the warm-up."""
-        pred, target, beside = model(batch["input"]), batch["target"], _beside(batch)
-        of_nll, of_calibration = self._weights(self.current_lam())
+        """The terms of a batch; in training mode the call counts as a step of the warm-up."""
+        pred, target, options = model(batch["input"]), batch["target"], _mask_and_weight(batch)
+        nll_weight, calibration_weight = self._weights(self.current_lam())
         terms = {}
-        if of_nll:  # what has no weight need not be computed
-            terms["nll"] = of_nll * self.nll(pred, target, **beside)
-        if of_calibration:
-            terms[self.name] = of_calibration * self.calibration(
-                pred, target, **beside, **_group(batch, self.calibration)
-            )
+        if nll_weight:  # a term without weight is not computed
+            terms["nll"] = nll_weight * self.nll(pred, target, **options)
+        if calibration_weight:
+            options |= _group(batch, self.calibration)
+            terms[self.name] = calibration_weight * self.calibration(pred, target, **options)
         if self.warmup_steps and self.training and torch.is_grad_enabled():
             self.step += 1
         return terms
 
     def extra_repr(self) -> str:
-        """What it was made from, for ``print`` and for checkpoints, which are of this objective alone."""
+        """The config, for ``print`` and for checkpoints, which store it to recognise the objective."""
         return self.name if self.config is None else str(self.config)
 
 
-def _beside(batch: Batch) -> dict[str, Any]:
+def _mask_and_weight(batch: Batch) -> dict[str, Any]:
     return {"valid_mask": batch.get("valid_mask"), "weight": batch.get("weight")}
 
 
 def _group(batch: Batch, loss: Callable[..., Tensor]) -> dict[str, Any]:
-    """The groups of a batch, for a loss of each of them."""
+    """The groups of a batch, for a loss that is stratified by them."""
     if not isinstance(loss, losses.StratifiedLoss) or loss.by != "group":
         return {}
     if batch.get("group") is None:
@@ -172,7 +171,7 @@ def _group(batch: Batch, loss: Callable[..., Tensor]) -> dict[str, Any]:
 
 
 def _of_mean(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """A loss of the mean alone, for networks with and without a distribution."""
+    """A loss of the predicted mean; the prediction may be a tensor."""
 
     def of_mean(
         pred: Distribution | Tensor, target: Tensor, *, valid_mask: Tensor | None = None, weight: Tensor | None = None
@@ -184,18 +183,14 @@ def _of_mean(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
         known = ~target.isnan()
         if valid_mask is None and weight is None and bool(known.all()):
             return loss(mean, target)
-        share = known.to(target.dtype)
-        for beside in (valid_mask, weight):
-            share = share if beside is None else share * _like(beside, target)
-        check_count(int(share.count_nonzero()), at_least=1)
-        each = loss(mean, torch.where(share > 0, target, mean.detach()), reduction="none")
-        return (share * each).sum() / share.sum()
+        weights = known.to(target.dtype)
+        for factor in (valid_mask, weight):
+            weights = weights if factor is None else weights * per_target(factor, target).to(target.dtype)
+        check_count(int(weights.count_nonzero()), at_least=1)
+        values = loss(mean, torch.where(weights > 0, target, mean.detach()), reduction="none")
+        return (weights * values).sum() / weights.sum()
 
     return of_mean
-
-
-def _like(beside: Tensor, target: Tensor) -> Tensor:
-    return beside.reshape(beside.shape + (1,) * (target.dim() - beside.dim())).expand(target.shape).to(target.dtype)
 
 
 _FORMS: Registry[Callable[[float], tuple[float, float]]] = Registry("form")
@@ -203,37 +198,50 @@ _FORMS.add("convex", lambda lam: (1 - lam, lam))
 _FORMS.add("additive", lambda lam: (1.0, lam))
 
 Factory: TypeAlias = Callable[[ObjectiveConfig], Objective]
-_OBJECTIVES: Registry[Factory] = Registry("objective")
+_FACTORIES: Registry[Factory] = Registry("objective")
 
 
 def register(name: str, factory: Factory, *, replace: bool = False) -> None:
-    """Add an objective of one's own, which a config may then name.
+    """Register an objective under a name that configs may use.
 
     Args:
-        name: A name that is still free, or may be replaced.
-        factory: From the options to the objective.
-        replace: Whether the name may be taken.
+        name: The name.
+        factory: Maps an :class:`ObjectiveConfig` to the objective.
+        replace: Whether the name may be in use already.
     """
     if not callable(factory):
         raise TypeError(f"expected `factory` to call with the options, got {type(factory).__name__}")
-    _OBJECTIVES.add(name, factory, replace=replace)
+    _FACTORIES.add(name, factory, replace=replace)
 
 
 def names() -> list[str]:
-    """Every known objective.
+    """Names of all objectives.
 
     Example:
         >>> "fcal" in names()
         True
     """
-    return _OBJECTIVES.names()
+    return _FACTORIES.names()
+
+
+def by_name(name: str) -> Factory:
+    """The factory of an objective, which maps an :class:`ObjectiveConfig` to it.
+
+    Raises:
+        ValueError: No objective has this name; the message lists the known ones.
+
+    Example:
+        >>> by_name("mse")(ObjectiveConfig()).name
+        'mse'
+    """
+    return _FACTORIES[name]
 
 
 def objective(config: ObjectiveConfig | None = None) -> Objective:
-    """The objective that a config names; the mean negative log-likelihood where None.
+    """The objective of a config; the mean negative log-likelihood if None.
 
     Raises:
-        ValueError: An unknown name (the known ones are listed) or an option out of range.
+        ValueError: An unknown name (the message lists the known ones) or an option out of range.
 
     Example:
         >>> from torch.distributions import Normal
@@ -244,17 +252,17 @@ def objective(config: ObjectiveConfig | None = None) -> Objective:
         >>> {k: round(v.item(), 3) for k, v in objective(ObjectiveConfig(name="fcal", df=2))(Fixed(), batch).items()}
         {'nll': 1.084, 'fcal': 1.15}
     """
-    options = ObjectiveConfig() if config is None else config
-    if not isinstance(options, ObjectiveConfig):
-        raise TypeError(f"expected `config` an ObjectiveConfig, got {type(options).__name__}")
-    made = _OBJECTIVES[options.name](options)
-    if isinstance(made, TermOf | Mixed):
-        made.config = options
-    return made
+    config = ObjectiveConfig() if config is None else config
+    if not isinstance(config, ObjectiveConfig):
+        raise TypeError(f"expected `config` an ObjectiveConfig, got {type(config).__name__}")
+    terms = by_name(config.name)(config)
+    if isinstance(terms, TermOf | Mixed):
+        terms.config = config
+    return terms
 
 
-def check_objective(given: Any) -> None:
-    """Refuse what is no objective but is easily taken for one, and say how to make one of it.
+def check_objective(candidate: Any) -> None:
+    """Refuse what is easily mistaken for an objective; the message says how to make one of it.
 
     Raises:
         TypeError: A config, a name, a loss of prediction and target, or nothing to call.
@@ -265,48 +273,47 @@ def check_objective(given: Any) -> None:
         ...
         TypeError: expected `objective` to call with model and batch, got an ObjectiveConfig; pass objective(config)
     """
-    if isinstance(given, ObjectiveConfig):
+    if isinstance(candidate, ObjectiveConfig):
         shown = "an ObjectiveConfig; pass objective(config)"
-    elif isinstance(given, str):
-        shown = f"{given!r}; pass objective(ObjectiveConfig(name={given!r}))"
-    elif _is_loss(given):
-        shown = _shown_loss(given)
-    elif isinstance(given, type) or not callable(given):
-        shown = repr(given)
+    elif isinstance(candidate, str):
+        shown = f"{candidate!r}; pass objective(ObjectiveConfig(name={candidate!r}))"
+    elif _is_loss(candidate):
+        shown = _loss_and_remedy(candidate)
+    elif isinstance(candidate, type) or not callable(candidate):
+        shown = repr(candidate)
     else:
         return
     raise TypeError(f"expected `objective` to call with model and batch, got {shown}")
 
 
-def _is_loss(given: Any) -> bool:
-    """Whether it is called with a prediction and a target, as losses of this library and of torch are."""
-    first, second, *_ = (*_arguments(given), "", "")
+def _is_loss(candidate: Any) -> bool:
+    """Whether it takes a prediction and a target, as losses of this library and of torch do."""
+    first, second, *_ = (*_arguments(candidate), "", "")
     return first in ("pred", "input") and second == "target"
 
 
-def _arguments(given: Any) -> list[str]:
-    """Names of what something is called with; none where it does not say."""
-    called = getattr(given, "forward", given)  # a module's own call says nothing
+def _arguments(candidate: Any) -> list[str]:
+    """Names of the arguments of a callable; none if it has no signature."""
+    function = getattr(candidate, "forward", candidate)  # the signature of a module's __call__ is generic
     try:
-        names = list(inspect.signature(called).parameters)
-    except (TypeError, ValueError):  # nothing to call, or something built in
+        return [name for name in inspect.signature(function).parameters if name != "self"]
+    except (TypeError, ValueError):  # not callable, or built in
         return []
-    return [name for name in names if name != "self"]
 
 
-def _shown_loss(loss: Any) -> str:
-    """A loss, and how to make an objective of it; one of this library's modules takes masks and weights."""
-    kind = loss if isinstance(loss, type) else type(loss)
-    name = getattr(loss, "__name__", kind.__name__)
+def _loss_and_remedy(loss: Any) -> str:
+    """The name of a loss, and how to make an objective of it; this library's modules take masks and weights."""
+    cls = loss if isinstance(loss, type) else type(loss)
+    name = getattr(loss, "__name__", cls.__name__)
     wrapped = f"lambda model, batch: {{{name!r}: loss(model(batch['input']), batch['target']).mean()}}"
-    if issubclass(kind, nn.Module) and "valid_mask" in _arguments(loss):
+    if issubclass(cls, nn.Module) and "valid_mask" in _arguments(loss):
         wrapped = f"fcal.training.objectives.TermOf({name!r}, loss)"
     return f"{name}, a loss of prediction and target; pass {wrapped}"
 
 
 def _fcal(config: ObjectiveConfig) -> Objective:
     loss = losses.FCalLoss(config.divergence, config.df, on=config.on or "q", detach_mean=config.detach_mean)
-    strata = losses.StratifiedLoss(loss, config.strata, config.by)  # refuses what is wrong
+    strata = losses.StratifiedLoss(loss, config.strata, config.by)  # checks strata and by
     return Mixed("fcal", loss if config.strata == 1 else strata, config)
 
 
@@ -315,7 +322,7 @@ def _calibration_loss(config: ObjectiveConfig) -> Objective:
     return Mixed("calibration", loss, config)
 
 
-OF_THE_MEAN = ("smooth-l1", "mse")  # which say nothing of error bars
+MEAN_ONLY = ("smooth-l1", "mse")  # objectives that ignore the error bars
 
 register("nll", lambda config: TermOf("nll", losses.NLLLoss()))  # noqa: ARG005
 register("fcal", _fcal)

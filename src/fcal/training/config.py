@@ -1,0 +1,242 @@
+"""The config of a run, as read from a TOML file, and the network and data that it names."""
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from fcal import data, models, recalibration
+from fcal._checks import check_integer, check_number
+from fcal._config import as_plain, check_plain, unknown_key
+from fcal.training.objectives import MEAN_ONLY, ObjectiveConfig
+from fcal.training.optimization import FitConfig
+from fcal.training.reproducibility import derived_seed, preserved_random_state, seed_everything
+
+_FEWEST_TEST_ROWS = 2
+
+
+class ConfigError(ValueError):
+    """A config that cannot be used although each value has the right type; the message names the dotted key."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """The data: a name from :func:`fcal.data.names` and the options of its factory.
+
+    Example:
+        >>> from fcal.training import DataConfig
+        >>> DataConfig(name="bokeh", options={"images": 100}).options["images"]
+        100
+    """
+
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """The network: a name from :func:`fcal.models.names` and the options of its factory.
+
+    Attributes:
+        start_from: Folder of a finished run whose weights to start from; random weights if empty.
+
+    Example:
+        >>> from fcal.training import ModelConfig
+        >>> ModelConfig(name="convnet", start_from="runs/nll").start_from
+        'runs/nll'
+    """
+
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+    start_from: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecalibrationConfig:
+    """Recalibration after training: a name from :func:`fcal.recalibration.names`, or none if empty.
+
+    Example:
+        >>> from fcal.training import RecalibrationConfig
+        >>> RecalibrationConfig(method="temprature")
+        Traceback (most recent call last):
+        ...
+        ValueError: expected `method` one of ..., got 'temprature' (did you mean 'temperature'?)
+    """
+
+    method: str = ""
+
+    def __post_init__(self) -> None:
+        if self.method:
+            recalibration.by_name(self.method)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossfitConfig:
+    """Cross-fitting, so that recalibration needs no held-out set; see :func:`fcal.crossfit`.
+
+    Attributes:
+        folds: Number of folds; 0 for none. With folds, the validation set is used for training as well.
+        groups: Entry of the rows that names their group; a group is held out as a whole. Each row alone if empty.
+        early_epochs: Number of the ``fit.epochs`` that all networks share: cheaper, but the networks then know a
+            little of the rows they hold out.
+        scales: Objective by which scale networks are fitted to the errors of held-out rows, with the options of
+            ``[objective]``; if empty, the network keeps its own scales.
+        scale_epochs: Number of epochs of the scale networks.
+        scale_rate: Learning rate of the scale networks.
+
+    Example:
+        >>> from fcal.training import CrossfitConfig
+        >>> CrossfitConfig(folds=1)
+        Traceback (most recent call last):
+        ...
+        ValueError: expected `folds` 0, or at least 2, got 1
+    """
+
+    folds: int = 0
+    groups: str = ""
+    early_epochs: int = 0
+    scales: str = ""
+    scale_epochs: int = 3
+    scale_rate: float = 3e-4
+
+    def __post_init__(self) -> None:
+        if check_integer("folds", self.folds, at_least=0) == 1:
+            raise ValueError("expected `folds` 0, or at least 2, got 1")
+        check_integer("early_epochs", self.early_epochs, at_least=0)
+        check_integer("scale_epochs", self.scale_epochs, at_least=1)
+        check_number("scale_rate", self.scale_rate, low=1e-12, high=1.0)
+        for name in ("groups", "scales"):
+            if not isinstance(getattr(self, name), str):
+                raise TypeError(f"expected `{name}` a string, got {type(getattr(self, name)).__name__}")
+        if self.scales:
+            ObjectiveConfig(name=self.scales)
+        if self.scales in MEAN_ONLY:
+            raise ValueError(f"expected `scales` an objective of error bars, got {self.scales!r}, one of the mean")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """Everything that determines a run.
+
+    Attributes:
+        data: The data.
+        model: The network.
+        objective: What to minimise.
+        fit: How to train; its seed varies the order of rows and dropout, but not the initial weights.
+        recalibration: Recalibration, fitted on the validation set, or with ``crossfit`` on held-out folds.
+        crossfit: Cross-fitting.
+        seed: Seed of all randomness in a run.
+
+    Example:
+        >>> from fcal.training import DataConfig, ModelConfig, RunConfig
+        >>> RunConfig(data=DataConfig(name="bokeh"), model=ModelConfig(name="convnet")).objective.name
+        'nll'
+    """
+
+    data: DataConfig
+    model: ModelConfig
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    fit: FitConfig = field(default_factory=FitConfig)
+    recalibration: RecalibrationConfig = field(default_factory=RecalibrationConfig)
+    crossfit: CrossfitConfig = field(default_factory=CrossfitConfig)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, expected in _TABLES.items():
+            value = getattr(self, name)
+            if not isinstance(value, expected):
+                raise TypeError(f"expected `{name}` a {expected.__name__}, got {type(value).__name__}")
+        check_integer("seed", self.seed, at_least=0, at_most=2**63 - 1)
+        _check_crossfit(self)
+        for name in ("data", "model"):
+            _check_name_and_options(name, getattr(self, name))
+        for name, table in as_plain(self).items():  # refuse now what TOML and JSON cannot express, not after training
+            check_plain(name, table)
+
+
+_TABLES: dict[str, type] = {
+    "data": DataConfig,
+    "model": ModelConfig,
+    "objective": ObjectiveConfig,
+    "fit": FitConfig,
+    "recalibration": RecalibrationConfig,
+    "crossfit": CrossfitConfig,
+}
+
+
+def _check_crossfit(config: RunConfig) -> None:
+    """Refuse options without folds, folds without a use, and shared epochs that leave none to train on."""
+    options = config.crossfit
+    fold_options = [name for name in ("groups", "early_epochs", "scales") if getattr(options, name)]
+    if not options.folds and fold_options:
+        raise ValueError(f"expected `crossfit.folds` for `crossfit.{fold_options[0]}`, got 0")
+    if options.folds and not (config.recalibration.method or options.scales):
+        raise ValueError("expected `recalibration.method` or `crossfit.scales` with `crossfit.folds`, got neither")
+    if options.folds and options.early_epochs >= config.fit.epochs:
+        shown = f"{options.early_epochs} of {config.fit.epochs}"
+        raise ValueError(f"expected `crossfit.early_epochs` fewer than `fit.epochs`, got {shown}")
+
+
+def _check_name_and_options(table: str, config: DataConfig | ModelConfig) -> None:
+    if not isinstance(config.name, str):
+        raise TypeError(f"expected `{table}.name` a string, got {type(config.name).__name__}")
+    if not isinstance(config.options, dict) or not all(isinstance(key, str) for key in config.options):
+        raise TypeError(f"expected `{table}.options` a dict with string keys, got {type(config.options).__name__}")
+
+
+def initial_model(config: RunConfig) -> nn.Module:
+    """The network that a config names, with initial weights that depend on the seed alone."""
+    with preserved_random_state():
+        seed_everything(derived_seed("weights", config.seed))
+        model = _built("model", models.by_name, config.model)
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"expected `model` {config.model.name!r} a torch.nn.Module, got {type(model).__name__}")
+    return model
+
+
+def splits(config: RunConfig) -> data.Splits:
+    """The data that a config names; splits that are missing or too small to evaluate on are refused."""
+    parts: data.Splits = _built("data", data.by_name, config.data)
+    fewest_rows = {"train": 1, "validation": 1, "test": _FEWEST_TEST_ROWS}
+    for name in fewest_rows:
+        if not hasattr(parts, name):
+            raise ValueError(f"expected `data` {config.data.name!r} with a part {name!r}, got none")
+    if parts.validation is None and (config.crossfit.folds or not config.recalibration.method):
+        del fewest_rows["validation"]
+    for name, fewest in fewest_rows.items():
+        dataset: Any = getattr(parts, name)
+        try:
+            rows = len(dataset)
+        except TypeError:
+            raise TypeError(f"expected `data` with a dataset of some length as {name!r}, got {dataset!r:.80}") from None
+        if rows < fewest:
+            raise ValueError(f"expected `data` with at least {fewest} rows in {name!r}, got {rows}")
+    return parts
+
+
+def _built(table: str, by_name: Callable[[str], Callable[..., Any]], config: DataConfig | ModelConfig) -> Any:
+    """What the factory of a config's name makes of its options; a misspelt option is refused with the nearest name."""
+    with errors_name(f"{table}.name"):
+        factory = by_name(config.name)
+    with errors_name(f"{table}.options"):
+        try:
+            parameters = inspect.signature(factory).parameters
+        except ValueError:  # some built-in callables have no signature
+            return factory(**config.options)
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+            for key in config.options:
+                if key not in parameters:
+                    raise ValueError(unknown_key(f"{table}.options", key, parameters))
+        return factory(**config.options)
+
+
+@contextmanager
+def errors_name(key: str) -> Iterator[None]:
+    """Add the key of the config to errors that do not mention it."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        raise ConfigError(str(error) if key in str(error) else f"{key}: {error}") from error

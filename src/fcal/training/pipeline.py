@@ -1,0 +1,264 @@
+"""From a config to a finished run: train, cross-fit, recalibrate and evaluate."""
+
+import copy
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from fcal import data, recalibration
+from fcal._config import as_plain
+from fcal._datasets import BatchConcat, get_batch, length_of
+from fcal._files import provenance, write_json
+from fcal.crossfitting import CrossFit, crossfit, recentred
+from fcal.data.folds import fold_numbers
+from fcal.models.predicting import Predicted, predict
+from fcal.recalibration import Recalibrator
+from fcal.training import run_folder
+from fcal.training.checkpoints import exclusive
+from fcal.training.config import ConfigError, RunConfig, initial_model, splits
+from fcal.training.objectives import objective
+from fcal.training.optimization import FitConfig
+from fcal.training.predictions import evaluated
+from fcal.training.record import Fit
+from fcal.training.reproducibility import derived_seed
+from fcal.training.run_folder import Run, load
+from fcal.training.trainer import fit
+
+
+def train(
+    config: RunConfig,
+    folder: str | os.PathLike[str],
+    *,
+    resume: bool = False,
+    callbacks: Sequence[Any] = (),
+    progress: bool = True,
+) -> Run:
+    """Train, recalibrate and evaluate the network of a config.
+
+    Args:
+        config: Everything that determines the run.
+        folder: Folder for ``config.toml``, ``weights.safetensors``, ``recalibrator/``, ``report.json``,
+            ``SHA256SUMS``, and ``training/`` with logs and, until the run is finished, a checkpoint.
+        resume: Resume the run in the folder; a finished run is loaded and returned.
+        callbacks: Additional Lightning callbacks.
+        progress: Show a progress bar if stderr is a terminal.
+
+    Raises:
+        Diverged: A term of the objective is not finite, or the predicted distribution has invalid parameters.
+        ValueError: The folder holds a run and ``resume`` is False, or it holds the run of another config or a damaged
+            one.
+
+    Example:
+        >>> import tempfile
+        >>> from fcal.training import DataConfig, FitConfig, ModelConfig, RunConfig, load, train
+        >>> tiny = {"size": 16}
+        >>> config = RunConfig(
+        ...     data=DataConfig(name="bokeh", options={"images": 20, "extra": 0, "radius": 0.2, **tiny}),
+        ...     model=ModelConfig(name="convnet", options=tiny),
+        ...     fit=FitConfig(epochs=1),
+        ... )
+        >>> run = train(config, tempfile.mkdtemp())
+        >>> load(run.folder).report["test"]["n"]
+        8
+    """
+    if not isinstance(config, RunConfig):
+        raise TypeError(f"expected `config` a RunConfig, got {type(config).__name__}")
+    if not os.fspath(folder) or "\0" in os.fspath(folder):
+        raise ValueError(f"expected `out` the name of a folder, got {os.fspath(folder)!r}")
+    folder = Path(folder)
+    run_folder.check_folder(config, folder, resume)
+    if run_folder.is_finished(folder):
+        return load(folder)
+    model, parts = _start_model(config), splits(config)  # errors in these leave no folder behind
+    with run_folder.removed_if_empty(folder), exclusive(folder):
+        run_folder.check_folder(config, folder, resume)  # another process may have finished in the meantime
+        if run_folder.is_finished(folder):
+            return load(folder)
+        with run_folder.removed_if_untrained(folder):
+            run_folder.write_config(config, folder)
+            training = _Training(config, parts, folder / run_folder.TRAINING, callbacks=callbacks, progress=progress)
+            model, held_out, result = training.run(model)
+        run_folder.write_model(folder, model)
+        report = {
+            "config": as_plain(config),
+            "seed": config.seed,
+            **_evaluation(config, model, parts, folder, held_out),
+        }
+        report = _json_ready(report | {"fit": asdict(result), "provenance": provenance()})
+        write_json(folder / run_folder.REPORT, report)
+        run_folder.seal(config, folder)
+    return Run(folder=folder, config=config, model=model, report=report)
+
+
+def _start_model(config: RunConfig) -> nn.Module:
+    model = initial_model(config)
+    if config.model.start_from:
+        run_folder.read_initial_weights(Path(config.model.start_from), model)
+    return model
+
+
+class _Training:
+    """The trainings of a run, each in a folder of its own, so that an interrupted one can be resumed.
+
+    Args:
+        config: Config of the run.
+        parts: The data.
+        folder: Folder of checkpoints and logs.
+        options: Options of every training: callbacks and progress.
+    """
+
+    def __init__(self, config: RunConfig, parts: data.Splits, folder: Path, **options: Any) -> None:
+        self._config = config
+        self._parts = parts
+        self._folder = folder
+        self._options = options
+        self._fit_config = replace(config.fit, seed=derived_seed("fit", config.seed, config.fit.seed))
+        self._fits: dict[int, Fit] = {}  # by the id of the network
+
+    def run(self, model: nn.Module) -> tuple[nn.Module, CrossFit | None, Fit]:
+        """The trained network, the cross-fit if there are folds, and the result of the network's training."""
+        if self._config.crossfit.folds:
+            return self._cross_fit(model)
+        return model, None, self._train(model, self._parts.train, self._parts.validation, self._fit_config, "")
+
+    def _train(
+        self, model: nn.Module, rows: Any, held_out: Any, config: FitConfig, name: str, terms: Any = None
+    ) -> Fit:
+        terms = objective(self._config.objective) if terms is None else terms
+        recalibrates = self._config.recalibration.method or self._config.crossfit.folds
+        with _requires_distribution(model) if recalibrates else nullcontext():
+            return fit(model, terms, rows, held_out, config, folder=self._folder / name, resume=True, **self._options)
+
+    def _cross_fit(self, model: nn.Module) -> tuple[nn.Module, CrossFit, Fit]:
+        options, parts, batch_size = self._config.crossfit, self._parts, self._config.fit.batch_size
+        rows = parts.train if parts.validation is None else BatchConcat([parts.train, parts.validation])
+        groups = _groups(rows, options.groups, batch_size) if options.groups else None
+        fold_numbers(length_of(rows), options.folds, groups=groups)  # refuses impossible folds before any training
+        if options.early_epochs:
+            shared = replace(
+                self._fit_config, epochs=options.early_epochs, stop_after=0, schedule="constant", patience=0
+            )
+            self._train(model, rows, None, shared, "early")
+
+        def fit_fold(rows: Any, held_out: Any, fold_models: tuple[nn.Module, ...]) -> nn.Module:
+            return self._fit_fold(copy.deepcopy(model), rows, held_out, fold_models)
+
+        result = crossfit(
+            fit_fold,
+            rows,
+            folds=options.folds,
+            groups=groups,
+            seed=self._config.seed,
+            correct=not options.early_epochs,  # shared epochs know a little of all rows, which offsets the correction
+            batch_size=batch_size,
+        )
+        history = self._fits[id(result.full)]
+        if options.scales:
+            result = result.with_scales(self._fit_scales)
+        return result.full, result, history
+
+    def _fit_fold(self, model: nn.Module, rows: Any, held_out: Any, fold_models: tuple[nn.Module, ...]) -> nn.Module:
+        """Train the network of a fold, validated on it; or that of all rows, for the mean of the best epochs."""
+        config = replace(self._fit_config, epochs=self._fit_config.epochs - self._config.crossfit.early_epochs)
+        if fold_models:
+            stop = round(fmean(self._fits[id(fold_model)].best_epoch + 1 for fold_model in fold_models))
+            config = replace(config, stop_after=stop, patience=0)
+        name = "" if fold_models else f"fold-{len(self._fits) + 1}"
+        self._fits[id(model)] = self._train(model, rows, held_out, config, name)
+        return model
+
+    def _fit_scales(self, rows: Any, model: nn.Module) -> nn.Module:
+        """Train a scale network around locations that are predicted by networks without the row."""
+        options = self._config.crossfit
+        scale_objective = objective(replace(self._config.objective, name=options.scales))
+
+        def around_center(model: nn.Module, batch: Mapping[str, Any]) -> Mapping[str, Tensor]:
+            return scale_objective(lambda x: recentred(model(x), batch["center"]), batch)  # type: ignore[arg-type]
+
+        config = replace(
+            self._fit_config,
+            epochs=options.scale_epochs,
+            learning_rate=options.scale_rate,
+            stop_after=0,
+            patience=0,
+        )
+        number = len(self._fits) - options.folds - 1  # 0 is the network of all rows
+        name = f"scales-{number}" if number else "scales"
+        self._fits[id(model)] = self._train(model, rows, None, config, name, around_center)
+        return model
+
+
+def _groups(rows: Any, name: str, batch_size: int) -> list[Any]:
+    """The group of every row."""
+    groups: list[Any] = []
+    for indices in torch.arange(length_of(rows)).split(batch_size):
+        batch = get_batch(rows, indices.tolist())
+        if name not in batch:
+            raise ConfigError(f"expected `crossfit.groups` an entry of the rows, got {name!r}, not in {sorted(batch)}")
+        groups += batch[name].tolist() if isinstance(batch[name], Tensor) else list(batch[name])
+    return groups
+
+
+@contextmanager
+def _requires_distribution(model: nn.Module) -> Iterator[None]:
+    """Refuse a network without error bars at its first prediction, not after training."""
+
+    def check(_: nn.Module, __: Any, pred: Any) -> None:
+        hook.remove()
+        _distribution(pred)
+
+    hook = model.register_forward_hook(check)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def _distribution(pred: Any) -> Distribution:
+    if not isinstance(pred, Distribution):
+        raise ValueError("expected a model with a distribution to recalibrate, got one that returns a tensor")
+    return pred
+
+
+def _evaluation(
+    config: RunConfig, model: nn.Module, parts: data.Splits, folder: Path, held_out: CrossFit | None
+) -> dict[str, Any]:
+    """Metrics on the test set, before and after recalibration, whose recalibrator is saved."""
+    test = _predicted(config, model, parts.test)
+    before = evaluated(test)
+    if not config.recalibration.method:
+        return {"test": before, "before": None}
+    if held_out is not None:
+        recalibrator = held_out.calibrated(config.recalibration.method).repair
+    else:
+        recalibrator = _recalibrator(config, _predicted(config, model, parts.validation))
+    recalibrator.save(folder / run_folder.RECALIBRATOR)
+    recalibrated = test._replace(pred=recalibrator.transform(_distribution(test.pred)))
+    return {"test": evaluated(recalibrated), "before": before}
+
+
+def _predicted(config: RunConfig, model: nn.Module, dataset: Any) -> Predicted:
+    return predict(model, dataset, batch_size=config.fit.batch_size, channels_last=config.fit.channels_last)
+
+
+def _recalibrator(config: RunConfig, validation: Predicted) -> Recalibrator:
+    recalibrator = recalibration.by_name(config.recalibration.method)()
+    return recalibrator.fit(_distribution(validation.pred), validation.target, valid_mask=validation.valid_mask)
+
+
+def _json_ready(value: Any) -> Any:
+    """Replace numbers that JSON cannot express by None."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: _json_ready(item) for key, item in value.items()}
+    return [_json_ready(item) for item in value] if isinstance(value, list) else value
