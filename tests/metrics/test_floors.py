@@ -11,7 +11,7 @@ from torch.distributions import Normal
 
 import fcal
 from fcal.metrics import expected_ece_of_z
-from fcal.metrics.floors import floor_of_q, near_floor_of_q, near_floor_of_z
+from fcal.metrics.calibration_errors import floor_of_q, interpolated_floor_of_q, interpolated_floor_of_z
 
 
 @pytest.mark.parametrize("bins", [2, 3, 7, 20, 100, 1000])
@@ -89,8 +89,8 @@ def test_floor_of_q_is_the_one_of_the_digest_without_the_noise_of_its_draws():
 @pytest.mark.parametrize("n", [50, 700, 3000])
 def test_floors_between_powers_of_two_are_near_those_of_their_own_number(n):
     # means of 500 runs are known to 3.5 %, 95 % quantiles to 7 %: 4 sd of differences
-    near, own = near_floor_of_q(n, 20, 75).ece, floor_of_q(n, 20, 75).ece
-    assert_allclose(near_floor_of_z(n, 20)[0].expected, expected_ece_of_z(n, 20), rtol=0.03)
+    near, own = interpolated_floor_of_q(n, 20, 75).ece, floor_of_q(n, 20, 75).ece
+    assert_allclose(interpolated_floor_of_z(n, 20)[0].expected, expected_ece_of_z(n, 20), rtol=0.03)
     assert_allclose(near.expected, own.expected, rtol=0.2)
     assert_allclose(near.q95, own.q95, rtol=0.4)
 

@@ -14,9 +14,9 @@ from fcal.metrics.report import (
     Interval,
     Reliability,
     Report,
+    ScoreDecomposition,
     SigmaBins,
     Sparsification,
-    Split,
 )
 
 KINDS = {
@@ -81,8 +81,8 @@ def _report(kind, n, seed, groups, fitted_on, bins=20, df=75):
         assumption="assumes independent rows",
         fitted_on=fitted_on,
         warnings=(),
-        nll_split=Split(0.02, 0.3, 1.4),
-        crps_split=Split(0.002, 0.03, 0.14),
+        nll_split=ScoreDecomposition(0.02, 0.3, 1.4),
+        crps_split=ScoreDecomposition(0.002, 0.03, 0.14),
         curves=_curves(z, q, sigma, error, bins, n),
         groups={
             name: simulated(list(KINDS)[k % 5 if k % 3 == 0 else 0], max(n // 20, 10), seed=seed + 1 + k)

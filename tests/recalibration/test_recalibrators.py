@@ -27,7 +27,7 @@ from torch.distributions.transforms import ExpTransform
 
 import fcal
 from fcal.distributions import Logistic, QuantileLaw, Warped
-from fcal.metrics.fingerprint import fingerprint
+from fcal.metrics import fingerprint
 from fcal.recalibration import Affine, Conformal, GPBeta, Isotonic, Temperature, by_name, names
 
 ALL = [Temperature, Affine, Isotonic, Conformal, lambda: GPBeta(inducing=8, steps=20)]

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fcal.tables import MOST_GROUPS, Columns, TableError, open_predictions
+from fcal.tables import MAX_GROUPS, Columns, TableError, open_predictions
 
 GOOD = {"mean": [0.0, 1.0], "std": [1.0, 2.0], "target": [0.5, 0.5]}
 
@@ -306,18 +306,18 @@ def test_binary_rubbish_is_refused_as_csv(tmp_path):
 
 
 def test_too_many_groups_are_refused(tmp_path):
-    rows = MOST_GROUPS + 1
+    rows = MAX_GROUPS + 1
     columns = {**{name: np.ones(rows) for name in GOOD}, "g": np.arange(rows)}
     for chunk_rows in (1 << 18, 64):
         refuse(
             parquet(tmp_path, columns),
-            rf"column 'g' of at most {MOST_GROUPS} groups, got 1001 or more$",
+            rf"column 'g' of at most {MAX_GROUPS} groups, got 1001 or more$",
             columns=Columns(group="g"),
             chunk_rows=chunk_rows,
         )
-    columns["g"] = np.arange(rows) % MOST_GROUPS
+    columns["g"] = np.arange(rows) % MAX_GROUPS
     names = read(parquet(tmp_path, columns), columns=Columns(group="g"), chunk_rows=64)[-1].group.names
-    assert len(names) == MOST_GROUPS
+    assert len(names) == MAX_GROUPS
 
 
 def test_rows_without_a_cluster_and_clusters_of_two_kinds_are_refused(tmp_path):

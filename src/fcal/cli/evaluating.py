@@ -14,10 +14,9 @@ from fcal._progress import ProgressBar
 from fcal.cli.paths import check_writable
 from fcal.cli.printing import print_json, print_report
 from fcal.metrics import Report, sigma_groups
-from fcal.metrics.evaluation import checked_grid
-from fcal.metrics.gathering import gathered
-from fcal.metrics.reporting import Options, report_of
-from fcal.metrics.state import State, empty_state
+from fcal.metrics.accumulation import accumulate
+from fcal.metrics.report_from_state import Options, report_from_state
+from fcal.metrics.state import Grid, State, empty_state
 from fcal.tables import SUFFIX, Chunk, Columns, Predictions, open_predictions, read_origin
 
 _CHUNK_ROWS = 1 << 20
@@ -68,7 +67,7 @@ def columns_of(arguments: Namespace) -> Columns:
 
 
 def _evaluated(source: Predictions, arguments: Namespace) -> Report:
-    grid = checked_grid(arguments.df, arguments.bins)
+    grid = Grid(arguments.df, arguments.bins)
     tolerance = check_number("tolerance", arguments.tolerance, low=0.0, high=1.0)
     keep_freed_memory()
     seen = _fitted_on(source)
@@ -80,7 +79,7 @@ def _evaluated(source: Predictions, arguments: Namespace) -> Report:
             count = 1 if names is None else len(names)
             state = _added(
                 state,
-                gathered(
+                accumulate(
                     chunk.pred,
                     chunk.target,
                     grid,
@@ -97,7 +96,7 @@ def _evaluated(source: Predictions, arguments: Namespace) -> Report:
             f"expected `{_names(source)}` with at least {FEWEST_TARGETS} rows that have a target, got {counted}"
         )
     options = Options(grid=grid, tolerance=tolerance, fitted_on=seen, groups=names)
-    return report_of(state, options)
+    return report_from_state(state, options)
 
 
 def _groups(chunk: Chunk, source: Predictions, arguments: Namespace) -> tuple[Tensor | None, list[str] | None]:

@@ -13,10 +13,9 @@ from fcal.cli.evaluating import FEWEST_TARGETS, columns_of
 from fcal.cli.paths import check_writable
 from fcal.cli.printing import print_before_after, print_json, say
 from fcal.metrics import Report
-from fcal.metrics.evaluation import checked_grid
-from fcal.metrics.gathering import gathered
-from fcal.metrics.reporting import Options, report_of
-from fcal.metrics.state import empty_state
+from fcal.metrics.accumulation import accumulate
+from fcal.metrics.report_from_state import Options, report_from_state
+from fcal.metrics.state import Grid, empty_state
 from fcal.recalibration import Recalibrator
 from fcal.tables import SUFFIX, Predictions, TableError, open_predictions, whole, write_origin, write_repaired
 from fcal.tables.repaired import check_out
@@ -84,7 +83,7 @@ def _fitted(arguments: Namespace, calibration: Predictions) -> Recalibrator:
 
 def _compared(source: Predictions, recalibrator: Recalibrator) -> tuple[Report, Report] | tuple[None, None]:
     """Reports before and after the repair, of all rows that have targets; None where there are none."""
-    grid = checked_grid(_DF, _BINS)
+    grid = Grid(_DF, _BINS)
     clustered = source.columns.cluster is not None
     before, after = (empty_state(grid, clustered=clustered) for _ in range(2))
     with ProgressBar("checking", total=source.rows, unit="rows") as bar:
@@ -92,12 +91,12 @@ def _compared(source: Predictions, recalibrator: Recalibrator) -> tuple[Report, 
             if not bool(chunk.target.isnan().all()):
                 repaired = recalibrator.transform(chunk.pred)
                 for state, pred in ((before, chunk.pred), (after, repaired)):
-                    state.add_(gathered(pred, chunk.target, grid, cluster=chunk.cluster, fingerprinted=True))
+                    state.add_(accumulate(pred, chunk.target, grid, cluster=chunk.cluster, fingerprinted=True))
             bar.advance(len(chunk))
     if int(before.n.sum()) < FEWEST_TARGETS:
         return None, None
     seen = frozenset([recalibrator.fitted_on or ""])
-    return report_of(before, Options(grid=grid)), report_of(after, Options(grid=grid, fitted_on=seen))
+    return report_from_state(before, Options(grid=grid)), report_from_state(after, Options(grid=grid, fitted_on=seen))
 
 
 def _say_what_changed(

@@ -1,4 +1,4 @@
-"""Are these error bars true? Evaluation of predictions against targets, in memory or streaming."""
+"""Evaluation of predictions against targets, in memory or streaming: are these error bars true?"""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING, Any
 from fcal.metrics.calibration_errors import (
     drawn_calibration_error,
     expected_calibration_error,
+    expected_ece_of_z,
     interval_calibration_error,
     maximum_calibration_error,
     quantile_calibration_error,
 )
-from fcal.metrics.evaluation import evaluate
-from fcal.metrics.fingerprint import fingerprint
-from fcal.metrics.floors import expected_ece_of_z
-from fcal.metrics.grouping import region_groups, sigma_groups
+from fcal.metrics.evaluation import evaluate, region_groups, sigma_groups
 from fcal.metrics.report import Report
+from fcal.metrics.state import fingerprint
 
 if TYPE_CHECKING:
     from fcal.metrics.streaming import Calibration

@@ -1,5 +1,8 @@
-"""Calibration errors from shares of the data in bins that should hold equally much."""
+"""Calibration errors, and their floors: what a perfectly calibrated model scores on the same finite data."""
 
+import math
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -11,12 +14,23 @@ from fcal._checks import check_count, check_integer, check_values
 from fcal.constraints import draw_indices
 from fcal.distributions import normal_quantile
 from fcal.distributions.law import law_of
-from fcal.metrics.grid import Array, chi2_edges
+from fcal.metrics.q_distribution import chi2_edges, distribution_of_q, shares_between
+from fcal.metrics.report import Floor
+from fcal.metrics.state import Array, Integers, usual_sums
 from fcal.residuals import standardize
+
+_SEED = 20220523  # simulated floors are the same in every run
+_RUNS = 2000
+_RUNS_OF_Q = 500
+_Z_BINS = 160
+_POINTS = 512
+_POINTS_OF_FEW = 2048  # sums of fewer than 10 squares keep the steep density of a single square near 0
+_LARGEST_NORMAL = 10.0  # no normal residual is larger
+_WINDOW = 12  # standard deviations of a binomial count that contribute
 
 
 def expected_calibration_error(shares: Array) -> Array:
-    r"""Mean gap between the share of the data in a bin and the share it should hold, as in the paper.
+    r"""Mean gap between the share of the data in a bin and its nominal share, as in the paper.
 
     .. math:: \mathrm{ECE} = \sum_s p_s \left| 1/S - p_s \right|
 
@@ -35,7 +49,7 @@ def expected_calibration_error(shares: Array) -> Array:
 
 
 def maximum_calibration_error(shares: Array) -> Array:
-    """Largest gap between the share of the data in a bin and the share it should hold.
+    """Largest gap between the share of the data in a bin and its nominal share.
 
     Args:
         shares: As for :func:`expected_calibration_error`.
@@ -61,23 +75,23 @@ def drawn_calibration_error(
     valid_mask: Tensor | None = None,
     generator: torch.Generator | None = None,
 ) -> float:
-    """ECE(q) by random draws, as the paper computes it; :func:`fcal.evaluate` has its limit of many draws.
+    """ECE(q) by random draws, as in the paper; :func:`fcal.evaluate` computes its limit for many draws.
 
     Args:
         pred: Prediction of any registered family.
         target: Targets, NaN where missing.
-        df: Residuals in a draw, at most as many as count.
+        df: Residuals per draw, at most the number of valid targets.
         bins: Number of equal-probability bins of chi-squared.
         draws: Number of draws.
         valid_mask: True where a target counts.
         generator: Source of randomness; torch's default where None.
 
     Returns:
-        The error; of few draws it is mostly noise.
+        The error; with few draws it is mostly noise.
 
     Example:
         >>> from torch.distributions import Normal
-        >>> drawn_calibration_error(Normal(torch.zeros(99), 1e9), torch.randn(99), bins=2)  # far too large a sigma
+        >>> drawn_calibration_error(Normal(torch.zeros(99), 1e9), torch.randn(99), bins=2)  # sigma is far too large
         0.5
     """
     check_integer("df", df, at_least=1)
@@ -99,7 +113,7 @@ def quantile_calibration_error(
     levels: Tensor | None = None,
     valid_mask: Tensor | None = None,
 ) -> float:
-    r"""Mean gap between probability levels and the share of targets below the predicted quantiles of these levels.
+    r"""Mean gap between probability levels and the share of targets below the predicted quantiles at these levels.
 
     .. math:: \frac{1}{L} \sum_l \left| \frac{1}{n} \sum_i 1\{y_i \le F_i^{-1}(p_l)\} - p_l \right|
 
@@ -110,7 +124,7 @@ def quantile_calibration_error(
         valid_mask: True where a target counts.
 
     Returns:
-        The error, at most 1/2 when levels are spread evenly.
+        The error, at most 1/2 for evenly spaced levels.
 
     Example:
         >>> from torch.distributions import Normal
@@ -137,7 +151,7 @@ def interval_calibration_error(
         valid_mask: True where a target counts.
 
     Returns:
-        The error; about half of what the quantile version gives for a biased mean, twice for a wrong scale.
+        The error; about half that of :func:`quantile_calibration_error` for a biased mean, twice for a wrong scale.
 
     Example:
         >>> from torch.distributions import Normal
@@ -173,3 +187,116 @@ def _checked_levels(levels: Any) -> Tensor:
         raise ValueError(f"expected `levels` of shape (L,), got {tuple(levels.shape)}")
     check_values("levels", "within [0, 1]", levels, (levels >= 0) & (levels <= 1))
     return levels.to(torch.float64)
+
+
+@dataclass(frozen=True)
+class SumFloor:
+    """Floors of ECE(q) and MCE(q), and the sd of the share of sums below each bin's upper edge."""
+
+    ece: Floor
+    mce: Floor
+    spread: tuple[float, ...]
+
+
+@lru_cache(maxsize=4096)
+def floor_of_z(n: int, bins: int) -> tuple[Floor, Floor]:
+    """Floors of ECE(z), with its exact mean, and of MCE(z), for n independent residuals."""
+    runs = max(_RUNS * 20 // max(bins, 20), 200)
+    shares = np.random.default_rng(_SEED).multinomial(n, np.full(bins, 1 / bins), runs) / n
+    ece, mce = expected_calibration_error(shares), maximum_calibration_error(shares)
+    exact = expected_ece_of_z(n, bins)
+    return Floor(exact, float(np.quantile(ece, 0.95))), Floor(float(mce.mean()), float(np.quantile(mce, 0.95)))
+
+
+def expected_ece_of_z(n: int, bins: int) -> float:
+    r"""Mean ECE(z) of a calibrated model: :math:`S \, E[p |1/S - p|]`, where n p is binomial.
+
+    Args:
+        n: Number of independent residuals.
+        bins: Number S of bins.
+
+    Example:
+        >>> expected_ece_of_z(1, 4)  # one residual fills one bin
+        0.75
+    """
+    check_integer("n", n, at_least=1, at_most=2**62)
+    check_integer("bins", bins, at_least=2)
+    mean, sd = n / bins, math.sqrt(n / bins * (1 - 1 / bins))
+    k = np.arange(
+        max(math.floor(mean - _WINDOW * sd) - _WINDOW, 0), min(math.ceil(mean + _WINDOW * sd) + 2 * _WINDOW, n) + 1
+    )
+    log_weight = _log_binomial(n, k) + k * math.log(1 / bins) + (n - k) * math.log1p(-1 / bins)
+    return float(bins * (np.exp(log_weight) * (k / n) * np.abs(1 / bins - k / n)).sum())
+
+
+def _log_binomial(n: int, k: Integers) -> Array:
+    """Logarithm of n choose k, for consecutive k: one log-gamma, then a recurrence, which is more precise."""
+    first = math.lgamma(n + 1) - math.lgamma(k[0] + 1) - math.lgamma(n - k[0] + 1)
+    steps = np.log((n - k[:-1]) / (k[:-1] + 1.0))
+    return first + np.concatenate([[0.0], steps.cumsum()])
+
+
+@lru_cache(maxsize=1024)
+def floor_of_q(n: int, bins: int, df: int) -> SumFloor:
+    """Floors of ECE(q) and MCE(q): histograms of n normal residuals take the same convolution as the data."""
+    if df == 1:  # single squares fill their bins like residuals
+        level = np.arange(1, bins + 1) / bins
+        return SumFloor(*floor_of_z(n, bins), tuple(np.sqrt(level * (1 - level) / n).tolist()))
+    edges = chi2_edges(df, bins)
+    limit = usual_sums(df)[1]
+    reach = min(math.sqrt(limit), _LARGEST_NORMAL)
+    z_edges = np.linspace(0, reach, _Z_BINS + 1)
+    inside = np.diff(np.array([math.erf(z * math.sqrt(0.5)) for z in z_edges]))
+    counts = np.random.default_rng(_SEED).multinomial(n, [0.0, *inside, max(1 - inside.sum(), 0.0)], _RUNS_OF_Q)
+    points = _POINTS if df >= 10 else _POINTS_OF_FEW
+    values, below = distribution_of_q(counts.astype(np.float64), z_edges, df, points=points, limit=limit)
+    shares = shares_between(edges, values, below)
+    ece, mce = expected_calibration_error(shares), maximum_calibration_error(shares)
+    return SumFloor(_floor(ece), _floor(mce), tuple(shares.cumsum(-1).std(0).tolist()))
+
+
+def interpolated_floor_of_z(n: int, bins: int) -> tuple[Floor, Floor]:
+    """:func:`floor_of_z`, interpolated between powers of 2, whose floors are cached: for reports of many groups."""
+    low, high, share = _neighbours(n)
+    ends = floor_of_z(low, bins), floor_of_z(high, bins)
+    return _between(ends[0][0], ends[1][0], share), _between(ends[0][1], ends[1][1], share)
+
+
+def interpolated_floor_of_q(n: int, bins: int, df: int) -> SumFloor:
+    """:func:`floor_of_q`, interpolated likewise."""
+    low, high, share = _neighbours(n)
+    lower, upper = floor_of_q(low, bins, df), floor_of_q(high, bins, df)
+    spread = tuple((1 - share) * a + share * b for a, b in zip(lower.spread, upper.spread, strict=True))
+    return SumFloor(_between(lower.ece, upper.ece, share), _between(lower.mce, upper.mce, share), spread)
+
+
+def _neighbours(n: int) -> tuple[int, int, float]:
+    """Powers of 2 around n, and the position of n between their logarithms."""
+    power = math.floor(math.log2(n))
+    return 2**power, 2 ** (power + 1), math.log2(n) - power
+
+
+def _between(low: Floor, high: Floor, share: float) -> Floor:
+    """Floors fall like a power of n: linear interpolation of their logarithms."""
+    pairs = ((low.expected, high.expected), (low.q95, high.q95))
+    return Floor(*(a ** (1 - share) * b**share for a, b in pairs))
+
+
+def floor_of_ence(counts: Array, expected_sq: Array, merged_bin: Integers, kurtosis: float) -> Floor:
+    """Floor of ENCE: mean squared errors of a calibrated model in narrow bins of sigma, merged like those of the data.
+
+    Args:
+        counts: Effective number of errors in each narrow bin. Shape ``(narrow,)``.
+        expected_sq: Sum of sigma^2 in each. Shape ``(narrow,)``.
+        merged_bin: Index of the merged bin of each. Shape ``(narrow,)``.
+        kurtosis: Kurtosis of errors divided by their sigma: 3 for normal predictions.
+    """
+    # The sum of squares with this kurtosis has the mean and variance of a gamma distribution with this shape.
+    variance = np.bincount(merged_bin, expected_sq**2 * max(kurtosis - 1, 1e-3) / np.maximum(counts, 1e-6))
+    shape = np.bincount(merged_bin, expected_sq) ** 2 / variance
+    runs = np.random.default_rng(_SEED).gamma(shape, 1 / shape, (_RUNS, len(shape)))
+    return _floor(np.abs(np.sqrt(runs) - 1).mean(-1))
+
+
+def _floor(errors: Array) -> Floor:
+    return Floor(float(errors.mean()), float(np.quantile(errors, 0.95)))

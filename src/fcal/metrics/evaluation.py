@@ -1,20 +1,19 @@
-"""Evaluation of a prediction that is in memory."""
+"""``evaluate`` for predictions in memory, and ready-made groups for it."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
 from fcal._checks import check_integer, check_number
-from fcal.metrics.gathering import gathered
-from fcal.metrics.grid import Grid
+from fcal.metrics.accumulation import accumulate
 from fcal.metrics.report import Report
-from fcal.metrics.reporting import Options, report_of
+from fcal.metrics.report_from_state import Options, report_from_state
+from fcal.metrics.state import MAX_GROUPS, Grid
 
-MOST_GROUPS = 1000
-_MOST_BINS = 10_000
-_MOST_DF = 10_000
+_OCTAVES = 64  # of sigma, on either side of 1
 
 
 def evaluate(
@@ -37,19 +36,19 @@ def evaluate(
         df: Number K of squared residuals in a sum q.
         bins: Number S of equal-probability bins of ECE and MCE.
         valid_mask: True where a target counts; shaped like ``target`` or its rows.
-        cluster: Integers that say which rows belong together (one image, drive or track): intervals, bands and tests
-            then work on clusters. Shaped like ``target`` or its rows.
-        group: Integers that say which group a row belongs to; each gets a report of its own, its intervals and verdict
-            corrected for their number. Shaped like ``target`` or its rows.
-        group_names: Names of groups 0, 1, ...; their numbers where absent.
+        cluster: Integers, equal for rows that belong together (one image, drive or track): intervals, bands and tests
+            then treat clusters as independent, not rows. Shaped like ``target`` or its rows.
+        group: Integers, the group of each row; every group gets a report of its own, its intervals and verdict
+            corrected for the number of groups. Shaped like ``target`` or its rows.
+        group_names: Names of groups 0, 1, ...; their numbers by default.
         tolerance: Relative error of the scale, and error of the mean in sd, that still counts as calibrated.
 
     Returns:
-        Numbers with their noise, a verdict, curves for pictures, and the same for every group.
+        Numbers with their noise, a verdict, curves for figures, and a report of every group.
 
     Raises:
         TypeError: Wrong types or dtypes, or a family that is not registered.
-        ValueError: Shapes that do not fit, values out of range, or fewer than 2 targets that count.
+        ValueError: Shapes that do not fit, values out of range, or fewer than 2 valid targets.
 
     Example:
         >>> from torch.distributions import Normal
@@ -58,12 +57,12 @@ def evaluate(
         >>> report.verdict, report.reason
         ('over-confident', 'errors are 1.98 (1.94 to 2.02) times as large as the predicted sd says')
     """
-    grid = checked_grid(df, bins)
+    grid = Grid(df, bins)
     check_number("tolerance", tolerance, low=0.0, high=1.0)
     codes, names = _groups(group, group_names)
     count = len(names) if names is not None else 1
-    seen = fitted_on(pred)
-    state = gathered(
+    fingerprints = fitted_on(pred)
+    state = accumulate(
         pred,
         target,
         grid,
@@ -71,34 +70,26 @@ def evaluate(
         group=codes,
         groups=count,
         cluster=cluster,
-        fingerprinted=bool(seen),
+        fingerprinted=bool(fingerprints),
     )
-    return report_of(state, Options(grid=grid, tolerance=tolerance, fitted_on=seen, groups=names))
-
-
-def checked_grid(df: int, bins: int) -> Grid:
-    """Bins of an evaluation, within bounds that keep its state below a megabyte."""
-    return Grid(
-        check_integer("df", df, at_least=1, at_most=_MOST_DF),
-        check_integer("bins", bins, at_least=2, at_most=_MOST_BINS),
-    )
+    return report_from_state(state, Options(grid=grid, tolerance=tolerance, fitted_on=fingerprints, groups=names))
 
 
 def fitted_on(pred: Distribution) -> frozenset[str]:
-    """Fingerprint of the targets that the recalibrator of a prediction was fitted on, if it was recalibrated."""
-    found = getattr(pred, "fitted_on", None)
-    return frozenset([found] if isinstance(found, str) else [])
+    """Fingerprint of the targets that the recalibrator of a prediction was fitted on; empty without one."""
+    fingerprint = getattr(pred, "fitted_on", None)
+    return frozenset([fingerprint] if isinstance(fingerprint, str) else [])
 
 
 def _groups(group: Tensor | None, names: Sequence[str] | None) -> tuple[Tensor | None, list[str] | None]:
-    """Codes from 0 on, and a name for each that occurs or is named."""
+    """Codes from 0 on, and the name of each."""
     if group is None:
         if names is not None:
             raise ValueError("expected `group` beside `group_names`, got None")
         return None, None
     if not isinstance(group, Tensor) or group.is_floating_point() or group.is_complex():
-        found = group.dtype if isinstance(group, Tensor) else type(group).__name__
-        raise TypeError(f"expected `group` a tensor of integers, got {found}")
+        got = group.dtype if isinstance(group, Tensor) else type(group).__name__
+        raise TypeError(f"expected `group` a tensor of integers, got {got}")
     if names is not None:
         named = [str(name) for name in names]
         if len(set(named)) != len(named):
@@ -111,5 +102,63 @@ def _groups(group: Tensor | None, names: Sequence[str] | None) -> tuple[Tensor |
 
 
 def _check_number_of_groups(count: int) -> None:
-    if not 1 <= count <= MOST_GROUPS:
-        raise ValueError(f"expected `group` with 1 to {MOST_GROUPS} groups, got {count}")
+    if not 1 <= count <= MAX_GROUPS:
+        raise ValueError(f"expected `group` with 1 to {MAX_GROUPS} groups, got {count}")
+
+
+def sigma_groups(pred: Distribution) -> tuple[Tensor, list[str]]:
+    """Groups by predicted sd, one per factor of two; fixed, so that shards of a data set agree.
+
+    Args:
+        pred: A prediction with an sd.
+
+    Returns:
+        ``group`` and ``group_names`` for :func:`fcal.evaluate`: the group of every element, shaped like the
+        prediction's samples (a multivariate prediction has one group per vector, by its mean variance), and the names
+        of all groups.
+
+    Example:
+        >>> from torch.distributions import Normal
+        >>> codes, names = sigma_groups(Normal(torch.zeros(2), torch.tensor([0.3, 5.0])))
+        >>> [names[code] for code in codes]
+        ['sigma 0.25 to 0.5', 'sigma 4 to 8']
+    """
+    sigma = pred.stddev.detach().to(torch.float64)
+    joint = len(pred.event_shape) and not hasattr(
+        pred, "base_dist"
+    )  # coordinates of an Independent have their own groups
+    if joint:
+        sigma = sigma.square().mean(-1).sqrt()
+    octave = torch.frexp(sigma).exponent.to(torch.int64) - 1
+    edges = [2.0**k for k in range(-_OCTAVES, _OCTAVES + 1)]
+    names = [f"sigma {low:.3g} to {high:.3g}" for low, high in pairwise(edges)]
+    names[0], names[-1] = f"sigma below {edges[1]:.3g}", f"sigma above {edges[-2]:.3g}"
+    return (octave + _OCTAVES).clamp(0, 2 * _OCTAVES - 1), names
+
+
+def region_groups(target: Tensor, *, rows: int = 3, columns: int = 3) -> tuple[Tensor, list[str]]:
+    """Groups by position in an image: a grid of regions.
+
+    Args:
+        target: Images, height and width last. Shape ``(..., H, W)``.
+        rows: Number of regions from top to bottom.
+        columns: Number of regions from left to right.
+
+    Returns:
+        The group of every pixel, shaped like ``target``, and the names of all groups.
+
+    Example:
+        >>> codes, names = region_groups(torch.zeros(2, 4), rows=1, columns=2)
+        >>> codes.tolist(), names
+        ([[0, 0, 1, 1], [0, 0, 1, 1]], ['row 1 of 1, column 1 of 2', 'row 1 of 1, column 2 of 2'])
+    """
+    check_integer("rows", rows, at_least=1)
+    check_integer("columns", columns, at_least=1)
+    if target.dim() < 2:
+        raise ValueError(f"expected `target` of shape (..., H, W), got {tuple(target.shape)}")
+    height, width = target.shape[-2:]
+    down = torch.arange(height, device=target.device) * rows // max(height, 1)
+    across = torch.arange(width, device=target.device) * columns // max(width, 1)
+    codes = down.unsqueeze(1) * columns + across
+    names = [f"row {i + 1} of {rows}, column {j + 1} of {columns}" for i in range(rows) for j in range(columns)]
+    return codes.expand(target.shape), names

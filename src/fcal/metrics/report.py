@@ -1,4 +1,4 @@
-"""What an evaluation returns: numbers that carry their noise, a verdict, and the curves of its pictures."""
+"""The result of an evaluation: numbers with their noise, a verdict, and curves."""
 
 import math
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ LEVELS = (0.5, 0.68, 0.9, 0.95, 0.99)
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate and its 95 % confidence interval (wider in a report of many groups, so that all hold at once)."""
+    """An estimate and its 95 % confidence interval, corrected for the number of groups in a report of several."""
 
     value: float
     low: float
@@ -20,20 +20,20 @@ class Interval:
 
 @dataclass(frozen=True)
 class Floor:
-    """What a perfectly calibrated model would score on the same n: the mean, and what 95 % of them stay below."""
+    """Score of a perfectly calibrated model on the same n: its mean and its 95 % quantile."""
 
     expected: float
     q95: float
 
 
 @dataclass(frozen=True)
-class Split:
-    """A mean score taken apart: ``score = miscalibration - discrimination + uncertainty``.
+class ScoreDecomposition:
+    """Parts of a mean score: ``score = miscalibration - discrimination + uncertainty``.
 
     Attributes:
         miscalibration: What the best map of the predicted probabilities would save.
-        discrimination: What predictions, so repaired, gain over one normal law for all targets.
-        uncertainty: The score of that one law, which has the targets' own mean and sd.
+        discrimination: What the predictions, thus repaired, gain over one normal distribution for all targets.
+        uncertainty: Score of that distribution, which has the mean and sd of the targets.
     """
 
     miscalibration: float
@@ -43,13 +43,13 @@ class Split:
 
 @dataclass(frozen=True)
 class Reliability:
-    """Nominal against empirical probabilities, and where 95 % of calibrated models would lie at each level.
+    """Nominal against empirical probabilities, with a band that holds 95 % of calibrated models at each level.
 
     Attributes:
         nominal: Rising levels from 0 to 1. Shape ``(levels,)``, as are all below.
         empirical: Share of the data below each level.
         low: Lower end of the consistency band.
-        high: Its upper end.
+        high: Upper end.
     """
 
     nominal: tuple[float, ...]
@@ -64,7 +64,7 @@ class Histogram:
 
     Attributes:
         edges: Shape ``(bins + 1,)``.
-        density: Share of all data in each bin by its width; what lies beyond the edges is in none. Shape ``(bins,)``.
+        density: Share of all data in each bin, divided by its width. Shape ``(bins,)``.
         beyond: Share of the data beyond the edges.
     """
 
@@ -79,9 +79,9 @@ class SigmaBins:
 
     Attributes:
         sigma: Root mean square of the predicted sd in each bin, rising. Shape ``(bins,)``, as are all below.
-        error: Root mean square of the errors there.
-        low: Where ``error`` of a calibrated model would lie at least, in 95 % of cases.
-        high: And at most.
+        error: Root mean square of the errors in each bin.
+        low: Lower end of the band that holds ``error`` of 95 % of calibrated models.
+        high: Upper end.
         count: Number of scalars.
     """
 
@@ -94,12 +94,12 @@ class SigmaBins:
 
 @dataclass(frozen=True)
 class Sparsification:
-    """RMSE of what remains when predictions are dropped, relative to that of all.
+    """RMSE of the remaining predictions when some are dropped, relative to that of all.
 
     Attributes:
         dropped: Rising shares from 0 to nearly 1. Shape ``(points,)``, as are all below.
-        by_sigma: When those with the largest sigma go first.
-        by_error: When those with the largest error go first: the best that is possible.
+        by_sigma: Dropping those with the largest sigma first.
+        by_error: Dropping those with the largest error first: the best possible order.
     """
 
     dropped: tuple[float, ...]
@@ -109,15 +109,15 @@ class Sparsification:
 
 @dataclass(frozen=True, kw_only=True)
 class Curves:
-    """What the pictures of a report are drawn from; no picture computes anything anew.
+    """Data of every figure of a report.
 
     Attributes:
         z: CDF of the residuals z: nominal against empirical, ``bins`` steps.
         central: Central intervals: nominal level against coverage.
         q: CDF of the sums q of ``df`` squared residuals.
-        z_histogram: Of residuals; to be seen beside N(0, 1).
-        q_histogram: Of sums; to be seen beside chi-squared.
-        qq: Quantiles of the standard normal law, and of z at the same probabilities.
+        z_histogram: Residuals, to compare with N(0, 1).
+        q_histogram: Sums, to compare with chi-squared.
+        qq: Quantiles of the standard normal distribution, and of z at the same probabilities.
         sigma: Errors by predicted sigma; None where the prediction has no sd.
         sparsification: None where the prediction has no sd.
     """
@@ -136,11 +136,11 @@ class Curves:
 class Report:
     """Are these error bars true? Every number of one evaluation.
 
-    ECE, MCE and ENCE depend on ``n``, ``bins`` and ``df``: read them beside their floors, and never compare across
-    ``bins``. Numbers that do not exist for a prediction (an RMSE without a mean, a CRPS of vectors) are None.
+    ECE, MCE and ENCE depend on ``n``, ``bins`` and ``df``: compare them with their floors, never across ``bins``.
+    Numbers that do not exist for a prediction (an RMSE without a mean, a CRPS of vectors) are None.
 
     Attributes:
-        n: Number of scalars that counted.
+        n: Number of valid scalars.
         df: Degrees of freedom K of the sums q.
         bins: Number S of equal-probability bins.
         nll: Mean negative log-likelihood per scalar, constant included.
@@ -148,8 +148,8 @@ class Report:
         rmse: Root mean square error of the predicted mean.
         bias: Mean of target minus predicted mean.
         sharpness: Root mean square of the predicted sd.
-        ece_z: Expected calibration error of the residuals z, and so on as in the paper.
-        kld_z: KL(N(0, 1) || normal law with the moments of z); ``kld_q`` likewise, against N(K, 2K).
+        ece_z: Expected calibration error of the residuals z; ``mce_z``, ``ece_q`` and ``mce_q`` as in the paper.
+        kld_z: KL(N(0, 1) || normal distribution with the moments of z); ``kld_q`` likewise, against N(K, 2K).
         wdist_z: Squared 2-Wasserstein distance between the same two; ``wdist_q`` likewise.
         ence: Mean relative gap between predicted and actual RMS error over bins of sigma.
         ause: Area between the sparsification curves; 0 when sigma ranks the errors perfectly.
@@ -159,16 +159,16 @@ class Report:
         shape: Largest gap between the CDF of z and the normal one with its moments.
         verdict: One of ``VERDICTS``.
         reason: Why, in one sentence.
-        conclusive: False where "calibrated" means that so few data could not have told otherwise.
-        p_value: Of a smooth test (four Legendre sums) that z is N(0, 1); on much data it is 0 for any real model.
-        clusters: Number of clusters that intervals, bands and tests rest on; None where rows count as independent.
-        assumption: What the noise figures assume, in words.
-        fitted_on: Whether these are the rows that the recalibrator of this prediction was fitted on.
-        warnings: What a reader should know before trusting the above.
-        nll_split: NLL taken apart.
-        crps_split: CRPS taken apart.
-        curves: For pictures.
-        groups: The same for each group, by name.
+        conclusive: False where "calibrated" only means that the data are too few to detect a deviation.
+        p_value: Of a smooth test (four Legendre sums) that z is N(0, 1); on enough data it is 0 for any real model.
+        clusters: Number of clusters behind intervals, bands and tests; None where rows count as independent.
+        assumption: What intervals, bands and tests assume.
+        fitted_on: Whether the recalibrator of this prediction was fitted on these rows.
+        warnings: Reasons to distrust some of the numbers.
+        nll_split: Decomposition of the NLL.
+        crps_split: Decomposition of the CRPS.
+        curves: Data of the figures.
+        groups: Report of each group, by name.
 
     Example:
         >>> from torch.distributions import Normal
@@ -212,20 +212,20 @@ class Report:
     assumption: str
     fitted_on: bool
     warnings: tuple[str, ...]
-    nll_split: Split | None
-    crps_split: Split | None
+    nll_split: ScoreDecomposition | None
+    crps_split: ScoreDecomposition | None
     curves: Curves = field(repr=False)
     groups: "Mapping[str, Report]" = field(default_factory=dict, repr=False)
 
     @property
     def word(self) -> str:
-        """The verdict, with a question mark where the data are too few to tell."""
+        """The verdict, with a question mark where it is not conclusive."""
         return self.verdict if self.conclusive else f"{self.verdict}?"
 
     def as_dict(self, *, curves: bool = False) -> dict[str, Any]:
-        """Plain numbers, strings, lists and dictionaries, ready for JSON; what is not finite becomes None."""
-        kept = [f.name for f in fields(self) if f.name not in ("groups", "curves")]
-        document = {name: _plain(getattr(self, name)) for name in kept}
+        """Plain numbers, strings, lists and dictionaries for JSON; numbers that are not finite become None."""
+        names = [f.name for f in fields(self) if f.name not in ("groups", "curves")]
+        document = {name: _plain(getattr(self, name)) for name in names}
         if curves:
             document["curves"] = _plain(asdict(self.curves))
         document["groups"] = {name: group.as_dict(curves=curves) for name, group in self.groups.items()}
@@ -235,7 +235,7 @@ class Report:
 def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    if isinstance(value, Interval | Floor | Split):
+    if isinstance(value, Interval | Floor | ScoreDecomposition):
         return _plain(asdict(value))
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}

@@ -1,4 +1,4 @@
-"""The streaming evaluation: a torchmetrics metric whose states add up over batches, shards and ranks."""
+"""Streaming evaluation: a torchmetrics metric whose states add up over batches, shards and ranks."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -8,11 +8,11 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from fcal._checks import check_flag, check_integer, check_number
-from fcal.metrics.evaluation import MOST_GROUPS, checked_grid, fitted_on
-from fcal.metrics.gathering import gathered
+from fcal.metrics.accumulation import accumulate
+from fcal.metrics.evaluation import fitted_on
 from fcal.metrics.report import Report
-from fcal.metrics.reporting import Options, report_of
-from fcal.metrics.state import State, empty_state
+from fcal.metrics.report_from_state import Options, report_from_state
+from fcal.metrics.state import MAX_GROUPS, Grid, State, empty_state
 
 try:
     from torchmetrics import Metric
@@ -21,18 +21,18 @@ except ModuleNotFoundError as error:
 
 
 class Calibration(Metric):  # type: ignore[misc]
-    """What :func:`fcal.evaluate` computes, from data that come in batches.
+    """Streaming version of :func:`fcal.evaluate`, for data in batches.
 
-    Counts are exact and sums agree to rounding, whatever the order of batches and however they are spread over ranks.
-    The state has a fixed size, below a megabyte per group.
+    Counts are exact and sums agree to rounding for any order of batches and any distribution over ranks. The state has
+    a fixed size, below a megabyte per group.
 
     Args:
         df: Number K of squared residuals in a sum q.
         bins: Number S of equal-probability bins of ECE and MCE.
-        groups: Number of groups, or their names; then ``update`` takes ``group``.
+        groups: Number of groups, or their names; ``update`` then takes ``group``.
         clustered: Whether ``update`` takes ``cluster``.
         tolerance: As for :func:`fcal.evaluate`.
-        **options: Of :class:`torchmetrics.Metric`.
+        **options: Options of :class:`torchmetrics.Metric`.
 
     Example:
         >>> from torch.distributions import Normal
@@ -46,7 +46,7 @@ class Calibration(Metric):  # type: ignore[misc]
     is_differentiable = False
     higher_is_better = None
     full_state_update = False
-    _update_count: int  # by torchmetrics
+    _update_count: int  # set by torchmetrics
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Calibration(Metric):  # type: ignore[misc]
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        self._grid = checked_grid(df, bins)
+        self._grid = Grid(df, bins)
         self._tolerance = check_number("tolerance", tolerance, low=0.0, high=1.0)
         self._names = _names(groups)
         self._clustered = check_flag("clustered", clustered)
@@ -83,15 +83,15 @@ class Calibration(Metric):  # type: ignore[misc]
         cluster: Tensor | None = None,
         group: Tensor | None = None,
     ) -> None:
-        """Count a batch; arguments as for :func:`fcal.evaluate`."""
-        for name, given, wanted in (
+        """Add a batch; arguments as for :func:`fcal.evaluate`."""
+        for name, labels, required in (
             ("cluster", cluster, self._clustered),
             ("group", group, self._names is not None),
         ):
-            if (given is not None) != wanted:
-                expected = "a tensor of integers" if wanted else "None"
-                raise ValueError(f"expected `{name}` {expected}, as the metric was made, got {type(given).__name__}")
-        batch = gathered(
+            if (labels is not None) != required:
+                expected = "a tensor of integers" if required else "None"
+                raise ValueError(f"expected `{name}` {expected}, as the metric was made, got {type(labels).__name__}")
+        batch = accumulate(
             pred,
             target,
             self._grid,
@@ -105,23 +105,23 @@ class Calibration(Metric):  # type: ignore[misc]
         self._fitted_on |= fitted_on(pred)
 
     def compute(self) -> Report:
-        """The report of everything counted so far, on all ranks."""
+        """Report of all batches so far, on all ranks."""
         options = Options(grid=self._grid, tolerance=self._tolerance, fitted_on=self._fitted_on, groups=self._names)
-        return report_of(self._state(), options)
+        return report_from_state(self._state(), options)
 
     def _wrap_compute(self, compute: Callable[[], Report]) -> Callable[[], Report]:
-        """Torchmetrics walks through what ``compute`` returns and refuses frozen dataclasses: hand it a sealed one."""
-        sealed = super()._wrap_compute(lambda: _Sealed(compute()))
+        """Box the report for torchmetrics, which traverses the result of ``compute`` and rejects frozen dataclasses."""
+        boxed = super()._wrap_compute(lambda: _Box(compute()))
 
         @functools.wraps(compute)
-        def opened() -> Report:
-            found: _Sealed = sealed()
-            return found.report
+        def unboxed() -> Report:
+            box: _Box = boxed()
+            return box.report
 
-        return opened
+        return unboxed
 
     def forward(self, *args: Any, **kwargs: Any) -> Report:
-        """Count a batch and report on it alone; a batch that cannot be reported on is not counted."""
+        """Add a batch and return the report of it alone; a batch without a report is not added."""
         states = {name: getattr(self, name).clone() for name in self._defaults}
         count: int = self._update_count
         fitted = self._fitted_on
@@ -132,23 +132,23 @@ class Calibration(Metric):  # type: ignore[misc]
             for name, value in states.items():
                 setattr(self, name, value)
             raise
-        self._fitted_on |= fitted  # torchmetrics resets between the batch and the rest
+        self._fitted_on |= fitted  # torchmetrics resets in between
         return report
 
     def merge_state(self, incoming_state: Any) -> None:
-        """Add what another metric, or a dictionary of its states, has counted."""
+        """Add the state of another metric, or a dictionary of its states."""
         super().merge_state(incoming_state)
-        self._computed = None  # torchmetrics would go on returning what it computed before
+        self._computed = None  # torchmetrics would return the cached report
         if isinstance(incoming_state, Calibration):
             self._fitted_on |= incoming_state._fitted_on
 
     def reset(self) -> None:
-        """Forget everything counted so far."""
+        """Remove all batches."""
         super().reset()
         self._fitted_on = frozenset()
 
 
-class _Sealed:
+class _Box:
     def __init__(self, report: Report) -> None:
         self.report = report
 
@@ -159,7 +159,7 @@ def _names(groups: int | Sequence[str] | None) -> list[str] | None:
     if isinstance(groups, Sequence) and not isinstance(groups, str):
         names = [str(name) for name in groups]
     else:
-        names = [str(index) for index in range(check_integer("groups", groups, at_least=1, at_most=MOST_GROUPS))]
-    if len(set(names)) != len(names) or not 1 <= len(names) <= MOST_GROUPS:
-        raise ValueError(f"expected `groups` 1 to {MOST_GROUPS} different names, got {len(names)}")
+        names = [str(index) for index in range(check_integer("groups", groups, at_least=1, at_most=MAX_GROUPS))]
+    if len(set(names)) != len(names) or not 1 <= len(names) <= MAX_GROUPS:
+        raise ValueError(f"expected `groups` 1 to {MAX_GROUPS} different names, got {len(names)}")
     return names

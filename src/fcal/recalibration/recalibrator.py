@@ -11,7 +11,7 @@ from torch.distributions import Distribution
 
 from fcal._registry import Registry
 from fcal.distributions.law import law_of
-from fcal.metrics.fingerprint import fingerprint
+from fcal.metrics import fingerprint
 from fcal.recalibration.rows import Rows, calibration_rows, elementwise, shaped_like, signature
 from fcal.recalibration.saving import read, write
 

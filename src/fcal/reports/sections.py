@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from fcal.metrics.report import Floor, Report, Split
+from fcal.metrics.report import Floor, Report, ScoreDecomposition
 from fcal.plots.captions import MISSING, count, interval, number, share, shortened
 from fcal.reports import figures
 from fcal.reports.drawing import grid
@@ -121,7 +121,7 @@ def _scores_table(report: Report) -> str:
     return table(columns, rows, caption="Scores and distances")
 
 
-def _splits_table(report: Report, splits: Sequence[tuple[str, Split]]) -> str:
+def _splits_table(report: Report, splits: Sequence[tuple[str, ScoreDecomposition]]) -> str:
     columns = [
         Column("score", number=False),
         Column("miscalibration", hint="what the best map of the predicted probabilities would save"),

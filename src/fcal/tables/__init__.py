@@ -1,6 +1,6 @@
 """Prediction files in chunks: CSV, Parquet, NPZ and NPY to predictions and targets, and back with repaired columns."""
 
-from fcal.metrics.evaluation import MOST_GROUPS
+from fcal.metrics.state import MAX_GROUPS
 from fcal.tables import families
 from fcal.tables.errors import TableError
 from fcal.tables.joining import whole
@@ -11,7 +11,7 @@ from fcal.tables.repaired import SUFFIX, write_repaired
 from fcal.tables.source import Chunk, Predictions, open_predictions
 
 __all__ = [
-    "MOST_GROUPS",
+    "MAX_GROUPS",
     "SUFFIX",
     "Chunk",
     "Columns",

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from fcal._checks import check_integer
-from fcal.metrics.evaluation import MOST_GROUPS
+from fcal.metrics.state import MAX_GROUPS
 from fcal.tables import families
 from fcal.tables.block import Block
 from fcal.tables.errors import TableError, file_error, missing_column, shown
@@ -71,7 +71,7 @@ class Predictions:
         return ", ".join([f"{files}: {self.layout.describe()}", *labels])
 
     def __iter__(self) -> Iterator[Chunk]:
-        groups, clusters = LabelCodes(MOST_GROUPS), ClusterCodes()
+        groups, clusters = LabelCodes(MAX_GROUPS), ClusterCodes()
         first_row = 0
         for block in self.blocks():
             pred, target = self.layout.prediction(block)

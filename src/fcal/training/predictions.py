@@ -12,10 +12,9 @@ from torch.distributions import Cauchy, Distribution, HalfCauchy, constraints
 
 from fcal._datasets import Batch, rows_of
 from fcal.metrics import evaluate
-from fcal.metrics.evaluation import checked_grid
-from fcal.metrics.gathering import gathered
-from fcal.metrics.reporting import Options, report_of
-from fcal.metrics.state import State, empty_state
+from fcal.metrics.accumulation import accumulate
+from fcal.metrics.report_from_state import Options, report_from_state
+from fcal.metrics.state import Grid, State, empty_state
 from fcal.models.predicting import Predicted
 
 _DF, _BINS = 75, 20
@@ -43,7 +42,7 @@ class Validation:
     """
 
     def __init__(self, df: int = _DF, bins: int = _BINS) -> None:
-        self._grid = checked_grid(df, bins)
+        self._grid = Grid(df, bins)
         self._state: State | None = None
         self._sums = dict.fromkeys(("l1", "mse", "loss"), 0.0)
         self._targets = 0
@@ -59,7 +58,7 @@ class Validation:
         """
         target, mask = batch["target"], batch.get("valid_mask")
         if isinstance(pred, Distribution):
-            state = gathered(pred, target, self._grid, valid_mask=mask)
+            state = accumulate(pred, target, self._grid, valid_mask=mask)
             self._state = empty_state(self._grid, device=target.device) if self._state is None else self._state
             self._state.add_(state)
         self.add_errors(pred, batch)
@@ -97,7 +96,7 @@ class Validation:
     def _residual_metrics(self) -> dict[str, float]:
         if self._state is None:
             return {}
-        report = report_of(self._state, Options(grid=self._grid))
+        report = report_from_state(self._state, Options(grid=self._grid))
         metrics = {name: getattr(report, name) for name in _REPORTED}
         metrics["z_scale"], metrics["z_shift"] = report.scale.value, report.shift.value
         metrics["z_sq"] = z_sq = report.scale.value**2 + report.shift.value**2

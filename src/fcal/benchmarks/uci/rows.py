@@ -11,7 +11,7 @@ from torch.distributions import Distribution, Normal
 
 import fcal
 from fcal.distributions import quantile
-from fcal.metrics.floors import floor_of_q, floor_of_z
+from fcal.metrics.calibration_errors import floor_of_q, floor_of_z
 
 LEVELS = {"coverage_68": 0.68, "coverage": 0.9, "coverage_95": 0.95}  # of central intervals; width is that of 90 %
 COLUMNS = ("rmse", "ll", "crps", "ece_z", "ece_q", *LEVELS, "width", "train_s")

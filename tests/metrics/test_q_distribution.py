@@ -1,10 +1,11 @@
-"""Bins against SciPy."""
+"""Quantiles of chi-squared against SciPy."""
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from fcal.metrics.grid import chi2_edges, chi2_quantiles, usual_sums
+from fcal.metrics.q_distribution import chi2_edges, chi2_quantiles
+from fcal.metrics.state import usual_sums
 
 
 @pytest.mark.parametrize("df", [1, 2, 3, 5, 10, 75, 100, 1000, 10_000])

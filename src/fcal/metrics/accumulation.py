@@ -1,7 +1,7 @@
-"""From predictions and targets to counts and sums: one pass, in pieces that stay in cache."""
+"""From predictions and targets to counts and sums: one pass, in chunks that stay in cache."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,28 +14,38 @@ from fcal.distributions import normal_quantile
 from fcal.distributions.law import Law, in_rows
 from fcal.distributions.observation import Observation, observe, widened
 from fcal.distributions.tails import LOG_SQRT_2PI
-from fcal.metrics.fingerprint import fingerprint_of, folded, mixed
-from fcal.metrics.grid import LOG_BINS, Z_BINS, Grid, chi2_quantiles, log_index
+from fcal.metrics.q_distribution import chi2_quantiles
 from fcal.metrics.report import LEVELS
-from fcal.metrics.state import CLUSTER_BINS, CLUSTER_SUMS, CLUSTERS, State, empty_state
+from fcal.metrics.state import (
+    CLUSTER_BINS,
+    CLUSTER_SUMS,
+    CLUSTERS,
+    LOG_BINS,
+    Z_BINS,
+    Grid,
+    GroupCounter,
+    State,
+    Term,
+    empty_state,
+    folded_bits,
+    hash_integers,
+    log_index,
+)
 from fcal.residuals import residuals_of
 from fcal.scores import element_crps, element_nll
 
-_PIECE = (
-    1 << 17
-)  # scalars: much smaller, and the calls cost more than the work; much larger, and nothing stays in cache
-
-_FARTHEST = 1e70  # its fourth power is still a float64
-_LEVEL_STEPS = 200  # every level's interval ends at multiples of 1 / 200
+_CHUNK = 1 << 17  # scalars: with far fewer the calls cost more than the work, with far more nothing stays in cache
+_LARGEST_Z = 1e70  # its fourth power is still a float64
+_LEVEL_STEPS = 200  # the central interval of every level ends at multiples of 1 / 200
 
 
 @dataclass(frozen=True)
-class Labels:
-    """Which group and cluster each element belongs to.
+class _Labels:
+    """Group and cluster of each element, flat.
 
     Attributes:
-        group: Below the number of groups; None where there is one. Shape of the elements, flat.
-        cluster: Any integers; None where rows are independent. Shape of the elements, flat.
+        group: Integers below ``groups``; None where there is one group.
+        cluster: Any integers; None where rows are independent.
         groups: Number of groups.
     """
 
@@ -43,12 +53,12 @@ class Labels:
     cluster: Tensor | None
     groups: int
 
-    def piece(self, where: slice, valid: Tensor | None) -> "Labels":
-        """Labels of some elements."""
-        group, cluster = (_taken(x, where, valid) for x in (self.group, self.cluster))
+    def select(self, where: slice, valid: Tensor | None) -> "_Labels":
+        """Labels of the valid elements of a slice."""
+        group, cluster = (x if x is None else _select(x, where, valid) for x in (self.group, self.cluster))
         return replace(self, group=group, cluster=cluster)
 
-    def repeated(self, times: int) -> "Labels":
+    def repeated(self, times: int) -> "_Labels":
         """Labels of the coordinates of vectors."""
         if times == 1:
             return self
@@ -57,19 +67,19 @@ class Labels:
 
 
 @dataclass(frozen=True)
-class Scored:
-    """Scalars of one piece, all of one length but ``squared_distance``; float64, of normal predictions also float32.
+class _Scored:
+    """Scalars of one chunk, flat; float64, or float32 where normal predictions are.
 
     Attributes:
         z: Residuals.
         t: 2 Phi(z) - 1.
-        error: Target minus predicted mean; None where there is no mean, or no sd.
-        sigma: Predicted sd; None likewise.
-        ratio: Error by sigma; None likewise.
+        error: Target minus predicted mean; None where the prediction has no mean or no sd, as are the next two.
+        sigma: Predicted sd.
+        ratio: Error divided by sigma.
         nll: Per scalar.
-        crps: Per scalar; None where there is none.
+        crps: Per scalar; None for vectors.
         target: Targets.
-        squared_distance: Of vectors, the sum of squared residuals. Shape ``(rows,)``.
+        squared_distance: Sum of squared residuals of each vector; None for scalars. Shape ``(rows,)``.
     """
 
     z: Tensor
@@ -83,7 +93,7 @@ class Scored:
     squared_distance: Tensor | None
 
 
-def gathered(
+def accumulate(
     pred: Distribution,
     target: Tensor,
     grid: Grid,
@@ -104,7 +114,7 @@ def gathered(
         group: Integers below ``groups``; shaped like the targets or their rows.
         groups: Number of groups.
         cluster: Integers; shaped like the targets or their rows.
-        fingerprinted: Whether to remember the targets' fingerprint.
+        fingerprinted: Whether to compute the fingerprint of the targets.
 
     Raises:
         TypeError: Labels that are not integers.
@@ -113,23 +123,23 @@ def gathered(
     with torch.no_grad():
         observation = observe(pred, target, valid_mask=valid_mask, as_given=True)
         rows = target.shape[: observation.row_dims]
-        labels = Labels(
+        labels = _Labels(
             group=_flat_labels("group", group, observation, rows, below=groups),
             cluster=_flat_labels("cluster", cluster, observation, rows),
             groups=groups,
         )
         state = empty_state(grid, groups=groups, clustered=cluster is not None, device=target.device)
-        for piece, where, valid in _pieces(observation):
-            if piece.target.numel():
-                some = labels.piece(where, valid)
-                _count(state, _scored(piece), some, grid)
+        for chunk, where, valid in _chunks(observation):
+            if chunk.target.numel():
+                chunk_labels = labels.select(where, valid)
+                _count(state, _scored(chunk), chunk_labels, grid)
                 if fingerprinted:
-                    _fingerprint(state, piece.target, some)
+                    _fingerprint(state, chunk.target, chunk_labels)
         return state
 
 
 def _checked_labels(name: str, labels: Tensor, observation: Observation, rows: torch.Size) -> Tensor:
-    """Labels shaped like the targets, their rows, or the leading dimensions of either: one per image will do."""
+    """Labels shaped like the targets, their rows, or the leading dimensions of either, as one label per image."""
     shape = observation.elements()
     if isinstance(labels, Tensor) and 0 < labels.dim() <= len(shape):
         padded = labels.reshape(labels.shape + (1,) * (len(shape) - labels.dim()))
@@ -155,65 +165,61 @@ def _flat_labels(
     return flat.to(torch.int64)
 
 
-def _pieces(observation: Observation) -> Iterator[tuple[Observation, slice, Tensor | None]]:
-    """Parts of a batch without what does not count; float64, but for normal predictions, which keep float32."""
+def _chunks(observation: Observation) -> Iterator[tuple[Observation, slice, Tensor | None]]:
+    """Valid elements of consecutive slices of a batch; float64, except that normal predictions keep float32."""
     law, elements = observation.law, observation.elements()
     dtype = observation.dtype if _is_normal(law) else torch.float64
     leaves = [in_rows(observation.target, elements, law.family.event_dim), *law.leaves(elements)]
     valid = None if observation.valid is None else observation.valid.reshape(-1)
     widest = max([leaf[:1].numel() for leaf in leaves] or [1])
-    step = max(_PIECE // max(widest, 1), 1)
+    step = max(_CHUNK // max(widest, 1), 1)
     for start in range(0, elements.numel(), step):
         where = slice(start, min(start + step, elements.numel()))
-        some = None if valid is None else valid[where]
-        target, *rest = (widened(_some(leaf, where, some), dtype) for leaf in leaves)
-        piece = replace(observation, law=law.with_leaves(rest), target=target, valid=None, row_dims=1)
-        yield piece, where, some
+        mask = None if valid is None else valid[where]
+        target, *parameters = (widened(_select(leaf, where, mask), dtype) for leaf in leaves)
+        chunk = replace(observation, law=law.with_leaves(parameters), target=target, valid=None, row_dims=1)
+        yield chunk, where, mask
 
 
-def _some(values: Tensor, where: slice, valid: Tensor | None) -> Tensor:
-    part = values.detach()[where]
-    return part if valid is None else part[valid]
-
-
-def _taken(values: Tensor | None, where: slice, valid: Tensor | None) -> Tensor | None:
-    return None if values is None else _some(values, where, valid)
+def _select(values: Tensor, where: slice, valid: Tensor | None) -> Tensor:
+    sliced = values.detach()[where]
+    return sliced if valid is None else sliced[valid]
 
 
 def _is_normal(law: Law) -> bool:
     return law.kind is Normal and not law.transforms
 
 
-def _scored(piece: Observation) -> Scored:
-    law = piece.law
+def _scored(chunk: Observation) -> _Scored:
+    law = chunk.law
     if _is_normal(law):
-        return _scored_normal(piece.target, *law.parameters)
-    z = residuals_of(piece)
+        return _scored_normal(chunk.target, *law.parameters)
+    z = residuals_of(chunk)
     mean, sigma = _moments(law)
     dims = z.shape[1] if z.dim() == 2 else 1
-    error = None if mean is None else (piece.target - mean).reshape(-1)
-    spread = None if sigma is None else sigma.expand(piece.target.shape).reshape(-1).contiguous()
-    return Scored(
-        z=z.reshape(-1).clamp(-_FARTHEST, _FARTHEST),
+    error = None if mean is None else (chunk.target - mean).reshape(-1)
+    spread = None if sigma is None else sigma.expand(chunk.target.shape).reshape(-1).contiguous()
+    return _Scored(
+        z=z.reshape(-1).clamp(-_LARGEST_Z, _LARGEST_Z),
         t=torch.erf(z.reshape(-1) * math.sqrt(0.5)),
         error=error,
         sigma=spread,
-        ratio=None if error is None or spread is None else (error / spread).clamp_(-_FARTHEST, _FARTHEST),
-        nll=element_nll(piece).repeat_interleave(dims) / dims,
-        crps=None if law.family.event_dim else element_crps(piece),
-        target=piece.target.reshape(-1),
+        ratio=None if error is None or spread is None else (error / spread).clamp_(-_LARGEST_Z, _LARGEST_Z),
+        nll=element_nll(chunk).repeat_interleave(dims) / dims,
+        crps=None if law.family.event_dim else element_crps(chunk),
+        target=chunk.target.reshape(-1),
         squared_distance=z.square().sum(-1) if law.family.event_dim else None,
     )
 
 
-def _scored_normal(target: Tensor, loc: Tensor, scale: Tensor) -> Scored:
-    """The same for normal predictions, where one error function and one exponential serve all.
+def _scored_normal(target: Tensor, loc: Tensor, scale: Tensor) -> _Scored:
+    """The same for normal predictions, from one error function and one exponential.
 
-    In float32 each term is rounded by itself, so that sums of them, in float64, do not depend on the order.
+    In float32 each term is rounded separately, so that their float64 sums do not depend on the order.
     """
     error = target - loc
-    farthest = min(_FARTHEST, torch.finfo(error.dtype).max)
-    z = torch.div(error, scale).clamp_(-farthest, farthest)
+    largest = min(_LARGEST_Z, torch.finfo(error.dtype).max)
+    z = torch.div(error, scale).clamp_(-largest, largest)
     t = torch.mul(z, math.sqrt(0.5)).erf_()
     half_square = z.square().mul_(0.5)
     nll = torch.log(scale).add_(half_square).add_(LOG_SQRT_2PI)
@@ -221,26 +227,26 @@ def _scored_normal(target: Tensor, loc: Tensor, scale: Tensor) -> Scored:
         nll = z.double().square().mul_(0.5).add_(scale.double().log()).add_(LOG_SQRT_2PI)
     density = half_square.neg_().exp_()
     crps = torch.mul(z, t).add_(density, alpha=math.sqrt(2 / math.pi)).sub_(1 / math.sqrt(math.pi)).mul_(scale)
-    return Scored(z, t, error, scale, z, nll, crps, target, None)
+    return _Scored(z, t, error, scale, z, nll, crps, target, None)
 
 
 def _moments(law: Law) -> tuple[Tensor | None, Tensor | None]:
-    """Mean and sd of a law, NaN where not both are finite; None where it has none."""
+    """Mean and sd, NaN where one of them is not finite; None where torch does not implement them."""
     try:
         pred = law.distribution()
         mean, sigma = pred.mean, pred.stddev
-    except (NotImplementedError, AttributeError):  # torch's way to say that it does not know
+    except (NotImplementedError, AttributeError):  # not implemented in torch
         return None, None
     usable = torch.isfinite(mean) & torch.isfinite(sigma) & (sigma > 0)
     return mean.where(usable, torch.nan), sigma.where(usable, torch.nan)
 
 
-def _count(state: State, scored: Scored, labels: Labels, grid: Grid) -> None:
-    """Add a piece to the state."""
+def _count(state: State, scored: _Scored, labels: _Labels, grid: Grid) -> None:
+    """Add a chunk to the state."""
     z = scored.z
     dims = 1 if scored.squared_distance is None else len(z) // len(scored.squared_distance)
     per_scalar = labels.repeated(dims)
-    counter = _Counter(per_scalar.group, labels.groups, z.device)
+    counter = GroupCounter(per_scalar.group, labels.groups, z.device)
     counted: Tensor | int = len(z) if per_scalar.group is None else counter.counts(None, 1)[:, 0]
     state.n.add_(counted)
     state.rows.add_(counted // dims)
@@ -258,13 +264,8 @@ def _count(state: State, scored: Scored, labels: Labels, grid: Grid) -> None:
         _count_clusters(state, scored, per_scalar)
 
 
-# What is summed: sums already taken (one per group), or a factor and another one, which is 1 where None; None where
-# there is nothing.
-Term = Tensor | tuple[Tensor, Tensor | None] | None
-
-
-def _terms(scored: Scored) -> list[Term]:
-    """What is summed, in the order of ``SUMS``, after the squares."""
+def _terms(scored: _Scored) -> list[Term]:
+    """The columns of ``SUMS`` after the squares of error and sigma."""
     z, t, target, ratio = scored.z.double(), scored.t.double(), scored.target.double(), scored.ratio
     z_sq = z * z
     ratio_sq = z_sq if ratio is scored.z else None if ratio is None else ratio.double().square()
@@ -284,58 +285,20 @@ def _power_terms(x: Tensor, square: Tensor) -> list[Term]:
     return [(x, None), (square, None), (square, x), (square, square)]
 
 
-@dataclass(frozen=True)
-class _Counter:
-    """Counts and sums by group, all groups at once."""
-
-    group: Tensor | None
-    groups: int
-    device: torch.device
-
-    def counts(self, index: Tensor | None, bins: int) -> Tensor:
-        """Number of elements in each bin of each group. Shape ``(groups, bins)``."""
-        return torch.bincount(self._joint(index, bins), minlength=self.groups * bins).view(self.groups, bins)
-
-    def weighted(self, index: Tensor | None, bins: int, weights: Tensor) -> Tensor:
-        """Sum of weights in each bin of each group. Shape ``(groups, bins)``."""
-        joint = self._joint(index, bins)
-        return torch.bincount(joint, weights, minlength=self.groups * bins).view(self.groups, bins)
-
-    def sums(self, terms: Sequence[Term]) -> Tensor:
-        """Sums of several terms; NaN where there is none. Shape ``(groups, terms)``."""
-        return torch.stack([self._sum(term) for term in terms], -1)
-
-    def _sum(self, term: Term) -> Tensor:
-        if term is None:
-            return torch.full((self.groups,), torch.nan, dtype=torch.float64, device=self.device)
-        if isinstance(term, Tensor):
-            return term
-        value, factor = term
-        if self.group is not None:
-            return self.weighted(None, 1, value if factor is None else value * factor)[:, 0]
-        return (value.sum() if factor is None else torch.dot(value, factor)).reshape(1)
-
-    def _joint(self, index: Tensor | None, bins: int) -> Tensor:
-        if self.group is None or index is None:
-            found = index if self.group is None else self.group
-            assert found is not None
-            return found
-        return self.group * bins + index
-
-
 def _coverage_of_pit(pit: Tensor) -> Tensor:
-    """Counts in central intervals, whose ends are edges of these bins. Shape ``(groups, levels)``."""
+    """Counts in central intervals, which end at edges of the PIT bins. Shape ``(groups, levels)``."""
     bins = pit.shape[1]
     below = torch.cat([pit.new_zeros(len(pit), 1), pit.cumsum(1)], 1)
     outside = [round((1 - level) / 2 * bins) for level in LEVELS]
     return torch.stack([below[:, bins - cut] - below[:, cut] for cut in outside], 1)
 
 
-def _count_coverage(state: State, scored: Scored, labels: Labels, dims: int) -> None:
+def _count_coverage(state: State, scored: _Scored, labels: _Labels, dims: int) -> None:
     if scored.squared_distance is None:
-        distance, limits = scored.z.abs(), _normal_limits()
+        above = 0.5 * (1 - torch.tensor(LEVELS, dtype=torch.float64))
+        distance, limits = scored.z.abs(), normal_quantile(1 - above, above).tolist()
     else:
-        distance, limits = scored.squared_distance, tuple(chi2_quantiles(dims, np.array(LEVELS)).tolist())
+        distance, limits = scored.squared_distance, chi2_quantiles(dims, np.array(LEVELS)).tolist()
     for column, limit in enumerate(limits):
         within = distance <= limit
         if labels.group is None:
@@ -344,22 +307,17 @@ def _count_coverage(state: State, scored: Scored, labels: Labels, dims: int) -> 
             state.coverage[:, column] += dims * torch.bincount(labels.group[within], minlength=labels.groups)
 
 
-def _normal_limits() -> tuple[float, ...]:
-    above = 0.5 * (1 - torch.tensor(LEVELS, dtype=torch.float64))
-    return tuple(normal_quantile(1 - above, above).tolist())
-
-
-def _fingerprint(state: State, target: Tensor, labels: Labels) -> None:
+def _fingerprint(state: State, target: Tensor, labels: _Labels) -> None:
     if labels.group is None:
-        state.fingerprint[0] += fingerprint_of(target)
+        state.fingerprint[0] += folded_bits(target).sum()
     else:
         of_scalars = labels.repeated(target[:1].numel()).group
         assert of_scalars is not None
-        state.fingerprint.scatter_add_(0, of_scalars, folded(target).reshape(-1))
+        state.fingerprint.scatter_add_(0, of_scalars, folded_bits(target).reshape(-1))
 
 
-def _count_sigma(state: State, scored: Scored, z_index: Tensor, counter: _Counter) -> tuple[Term, Term]:
-    """Count by sigma and by error; the sums of squared errors and of squared sigmas."""
+def _count_sigma(state: State, scored: _Scored, z_index: Tensor, counter: GroupCounter) -> tuple[Term, Term]:
+    """Count by sigma and by error; return the sums of squared errors and of squared sigmas."""
     if scored.sigma is None or scored.error is None:
         return None, None
     index, sigma = log_index(scored.sigma), scored.sigma.double()
@@ -373,15 +331,15 @@ def _count_sigma(state: State, scored: Scored, z_index: Tensor, counter: _Counte
     return error_sq.sum(1), sigma_sq.sum(1)
 
 
-def _count_clusters(state: State, scored: Scored, labels: Labels) -> None:
-    """Sums of each cluster, clusters put into a fixed number of buckets: small numbers as they are, others by hash."""
+def _count_clusters(state: State, scored: _Scored, labels: _Labels) -> None:
+    """Add the sums of each cluster: small cluster numbers have a bucket of their own, others get one by hash."""
     cluster, z, t = labels.cluster, scored.z.double(), scored.t.double()
     assert cluster is not None
     small = (cluster >= 0) & (cluster < CLUSTERS)
-    bucket = torch.where(small, cluster, mixed(cluster).bitwise_right_shift(20) % CLUSTERS)
+    bucket = torch.where(small, cluster, hash_integers(cluster).bitwise_right_shift(20) % CLUSTERS)
     joint = bucket if labels.group is None else labels.group * CLUSTERS + bucket
     state.hashed.add_(torch.count_nonzero(~small))
-    by_cluster = _Counter(joint, labels.groups * CLUSTERS, z.device)
+    by_cluster = GroupCounter(joint, labels.groups * CLUSTERS, z.device)
     terms: list[Term] = [(torch.ones_like(t), None), (z, None), (z, z), *_power_terms(t, t * t)]
     shape = (labels.groups, CLUSTERS, -1)
     state.clusters[..., : len(CLUSTER_SUMS)] += by_cluster.sums(terms).view(shape)
