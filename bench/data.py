@@ -18,7 +18,7 @@ from rich.console import Console
 
 from fcal.data import Bokeh, BokehConfig
 from fcal.data.bokeh import REGIMES
-from fcal.data.discs import GRID, Discs, painted
+from fcal.data.discs import GRID, Discs, render
 
 COUNT = 2000
 EXTRA = 20_000  # images of the pool whose memory is measured
@@ -77,7 +77,7 @@ def timed(work: Callable[[], object]) -> float:
 def painting(regime: str, count: int) -> Row:
     config = BokehConfig(regime=regime, extra=count)
     discs = Bokeh("extra", config)._scenes.discs
-    steps = [lambda: timed(lambda: painted(discs, config.size)), lambda: timed(lambda: by_pillow(discs, config.size))]
+    steps = [lambda: timed(lambda: render(discs, config.size)), lambda: timed(lambda: by_pillow(discs, config.size))]
     ours, theirs = medians(steps, [25, 15])
     return faster(f"painting, {regime}, 64 x 64", count, "Pillow, a loop over ImageDraw", (ours, theirs), 3)
 

@@ -15,7 +15,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from fcal.benchmarks.uci.training import nll_sum
-from fcal.models.stacked import StackedMLP
+from fcal.models.ensembles import StackedMLP
 
 FEATURES, ROWS = 8, 32
 Step = Callable[[], float]

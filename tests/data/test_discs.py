@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fcal.data import discs as room
-from fcal.data.discs import Discs, painted
+from fcal.data.discs import Discs, render
 
 
 def drawn(count: int, each: int, size: int, seed: int = 0, largest: float = 0.3) -> Discs:
@@ -35,26 +35,26 @@ def by_distance(discs: Discs, size: int) -> np.ndarray:
 
 @pytest.mark.parametrize("size", [1, 7, 8, 13, 63, 64, 65, 100, 128, 130, 200])
 @pytest.mark.parametrize("each", [0, 1, 9])
-def test_painted_is_the_last_disc_around_every_pixel_centre(size, each):
+def test_render_is_the_last_disc_around_every_pixel_centre(size, each):
     discs = drawn(20, each, size, seed=size)
-    np.testing.assert_array_equal(painted(discs, size), by_distance(discs, size))
+    np.testing.assert_array_equal(render(discs, size), by_distance(discs, size))
 
 
-def test_painted_takes_many_parts_and_as_many_discs_as_a_word_has_bits():
+def test_render_takes_many_chunks_and_as_many_discs_as_a_word_has_bits():
     few, many = drawn(300, 3, 64, seed=1), drawn(4, 64, 40, seed=2)
     assert room._PIXELS_AT_ONCE < 300 * 64**2
-    np.testing.assert_array_equal(painted(few, 64), by_distance(few, 64))
-    np.testing.assert_array_equal(painted(many, 40), by_distance(many, 40))
+    np.testing.assert_array_equal(render(few, 64), by_distance(few, 64))
+    np.testing.assert_array_equal(render(many, 40), by_distance(many, 40))
 
 
-def test_painted_is_exact_for_huge_discs():
+def test_render_is_exact_for_huge_discs():
     # Radii beyond what float32 squares exactly; the edge of each passes through the image.
     generator = np.random.default_rng(3)
     radius = np.sort(generator.integers(2**11 + 1, 2**25, (40, 1), dtype=np.int32), axis=0)
     radius[:8] = generator.integers(2**11 + 1, 2**15, (8, 1))
     discs = drawn(40, 1, 64, seed=4)
     far = Discs(x=radius + 500, y=discs.y, radius=radius, colour=discs.colour, background=discs.background)
-    result = painted(far, 64)
+    result = render(far, 64)
     np.testing.assert_array_equal(result, by_distance(far, 64))
     assert (result.max(axis=(1, 2, 3)) > result.min(axis=(1, 2, 3))).any()
 
@@ -63,19 +63,19 @@ def test_pixel_centre_on_the_edge_belongs_to_the_disc():
     # 3-4-5: the centre of pixel (3, 4), counted from that of (0, 0), is exactly 5 pixels away.
     one = {"x": np.array([[8]]), "y": np.array([[8]])}
     colours = {"colour": np.full((1, 1, 3), 7, np.uint8), "background": np.zeros((1, 3), np.uint8)}
-    on = painted(Discs(**one, radius=np.array([[80]]), **colours), 8)
-    below = painted(Discs(**one, radius=np.array([[79]]), **colours), 8)
+    on = render(Discs(**one, radius=np.array([[80]]), **colours), 8)
+    below = render(Discs(**one, radius=np.array([[79]]), **colours), 8)
     assert on[0, 0, 4, 3] == on[0, 0, 3, 4] == on[0, 0, 0, 5] == 252
     assert below[0, 0, 4, 3] == below[0, 0, 3, 4] == below[0, 0, 0, 5] == 0
 
 
 @pytest.mark.parametrize("size", [24, 140])
-def test_discs_that_end_on_pixel_centres_are_painted_to_the_last_pixel(size):
+def test_discs_that_end_on_pixel_centres_are_drawn_to_the_last_pixel(size):
     # Whole pixels, centred on a pixel: every disc ends in four single pixels, some alone in their tile.
     discs = drawn(200, 3, size, seed=5)
     centred = {name: getattr(discs, name) // 16 * 16 + 8 for name in ("x", "y")}
     whole = Discs(**centred, radius=discs.radius // 16 * 16, colour=discs.colour, background=discs.background)
-    np.testing.assert_array_equal(painted(whole, size), by_distance(whole, size))
+    np.testing.assert_array_equal(render(whole, size), by_distance(whole, size))
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
@@ -99,11 +99,11 @@ def test_half_width_is_the_largest_whole_one():
     assert ((half + 1) ** 2 > room_left)[inside].all()
 
 
-def test_painted_leaves_numpy_as_it_was():
+def test_render_leaves_numpy_as_it_was():
     before = np.getbufsize()
-    painted(drawn(3, 2, 16), 16)
+    render(drawn(3, 2, 16), 16)
     assert np.getbufsize() == before
 
 
-def test_painted_of_no_images_is_empty():
-    assert painted(drawn(0, 3, 16), 16).shape == (0, 3, 16, 16)
+def test_render_of_no_images_is_empty():
+    assert render(drawn(0, 3, 16), 16).shape == (0, 3, 16, 16)

@@ -8,7 +8,7 @@ from torch.distributions import Gamma
 
 import fcal
 from fcal.data import label_noise
-from fcal.data.counter_random import uniforms
+from fcal.data.bokeh import uniforms
 
 NOISES = ["homoscedastic", "heteroscedastic", "gamma", "laplace", "student-t"]
 SHAPE = 5.0

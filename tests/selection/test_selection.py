@@ -8,8 +8,7 @@ from scipy import stats
 from torch.distributions import Gamma, Gumbel, Laplace, Normal, StudentT
 
 import fcal
-from fcal.selection.candidates import CANDIDATES
-from fcal.selection.fitting import fitted_to
+from fcal.selection.candidates import CANDIDATES, fitted_to
 
 ROWS = 10_000
 NOISES = {

@@ -1,4 +1,4 @@
-"""Datasets whose truth is known, and others by name."""
+"""Datasets with known noise, assignment to folds, and the registry of datasets."""
 
 from collections.abc import Callable, Mapping
 from typing import Protocol
@@ -24,19 +24,19 @@ __all__ = [
 
 
 class Splits(Protocol):
-    """Data to train on, to choose by, and to report on."""
+    """Training, validation and test data."""
 
     @property
     def train(self) -> Dataset[Mapping[str, Tensor]]:
-        """What the weights are fitted to."""
+        """Data that the weights are fitted to."""
 
     @property
     def validation(self) -> Dataset[Mapping[str, Tensor]]:
-        """What epochs, hyper-parameters and recalibrators are chosen by."""
+        """Data for choosing epochs, hyper-parameters and recalibrators."""
 
     @property
     def test(self) -> Dataset[Mapping[str, Tensor]]:
-        """What nothing is chosen by."""
+        """Data for the report only."""
 
 
 _FACTORIES: Registry[Callable[..., Splits]] = Registry("data")
@@ -44,7 +44,7 @@ _FACTORIES.add("bokeh", BokehSplits.from_options)
 
 
 def names() -> list[str]:
-    """Every known kind of data.
+    """Names of the registered datasets.
 
     Example:
         >>> "bokeh" in names()
@@ -54,12 +54,12 @@ def names() -> list[str]:
 
 
 def register(name: str, factory: Callable[..., Splits], *, replace: bool = False) -> None:
-    """Make own data known by name, for configs and the command line.
+    """Register a dataset for configs and the command line.
 
     Args:
-        name: What configs call it.
-        factory: Keyword options in; an object with the attributes ``train``, ``validation`` and ``test`` out.
-        replace: Whether the name may be taken already.
+        name: Name in configs.
+        factory: Function of keyword options that returns an object with ``train``, ``validation`` and ``test``.
+        replace: Replace an existing entry of this name.
     """
     if not callable(factory):
         raise TypeError(f"expected `factory` to call with options, got {type(factory).__name__}")

@@ -1,4 +1,4 @@
-"""Bokeh: find the centre of the one red disc among coloured ones that may hide it; the label's noise is known."""
+"""Bokeh: locate the red disc among coloured discs that may occlude it, from labels with known noise."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,31 +16,34 @@ from fcal._checks import check_integer, check_number
 from fcal._config import config_from
 from fcal._registry import Registry
 from fcal.data import label_noise
-from fcal.data.counter_random import uniforms
-from fcal.data.discs import GRID, Discs, painted
+from fcal.data.discs import GRID, Discs, render
 
 SPLITS = ("train", "validation", "test", "extra")
 _SHARES = {"train": 3, "validation": 1, "test": 1}
 _RED = (7, 1, 1)
 _PER_DISC = 6  # x, y, radius, red, green, blue
-_BESIDE_DISCS = 7  # x and y of the red disc, number of others, its depth, background, noise of x and y
-_LARGEST_RADIUS = 1e6  # whatever the image: beyond, it is not even compared with its edge
-_SIGMA_STEP = 2.0**-24  # sigmas are multiples: exact in float32, and no machine's exp makes a difference
+_PER_IMAGE = 7  # x and y of the red disc, number of other discs, its depth, background, noise of x and y
+_LARGEST_RADIUS = 1e6  # for any image size
+_SIGMA_STEP = 2.0**-24  # sigmas are multiples of it: exact in float32 and equal on every machine
+
+
+_WORDS_PER_COUNT = 4  # 64-bit words of Philox for each value of its counter
+_MANTISSA = 53
 
 
 @dataclass(frozen=True, kw_only=True)
 class Regime:
-    """How hard the images are, and how noisy their labels. Lengths are shares of the image's edge.
+    """Difficulty of the images and noise of the labels. Lengths are fractions of the image size.
 
     Args:
         fewest: Smallest number of distractors.
-        most: Largest number of them.
+        most: Largest number of distractors.
         smallest: Smallest radius of a distractor.
-        largest: Largest radius of one.
-        sigma: Standard deviation of a label where it is the same for all images.
-        far: Standard deviation where it varies and no distractor is near.
-        near: The same where a distractor's centre is that of the red disc.
-        reach: Distance at which the additional noise has fallen to 1/e.
+        largest: Largest radius of a distractor.
+        sigma: Standard deviation of homoscedastic noise.
+        far: Standard deviation of heteroscedastic noise far from distractors.
+        near: Standard deviation of heteroscedastic noise if a distractor has the same centre as the red disc.
+        reach: Distance at which the additional noise has decayed to 1/e.
     """
 
     fewest: int
@@ -66,17 +69,17 @@ REGIMES.add(
 
 @dataclass(frozen=True, kw_only=True)
 class BokehConfig:
-    """Which images and which noise.
+    """Configuration of the images and their noise.
 
     Args:
         noise: ``"homoscedastic"``, ``"heteroscedastic"`` (both normal), ``"gamma"``, ``"laplace"`` or ``"student-t"``.
         regime: ``"paper-like"`` or ``"noise-dominated"``.
-        images: Images of train, validation and test together, split 3:1:1.
-        extra: Further test images, so that calibration is measured well above its floor.
-        size: Pixels of an edge.
-        radius: Radius of the red disc as a share of the edge.
+        images: Number of images of train, validation and test together, split 3:1:1.
+        extra: Number of further test images, so that calibration is measured well above its floor.
+        size: Width and height in pixels.
+        radius: Radius of the red disc as a fraction of ``size``.
         shape: Shape of Gamma noise, degrees of freedom of Student-t noise.
-        seed: The images and labels; the same seed gives the same bytes.
+        seed: Seed of images and labels; the same seed gives the same bytes on every machine.
     """
 
     noise: str = "homoscedastic"
@@ -106,7 +109,7 @@ class BokehConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class _Scenes:
-    """What was drawn for some images: the discs, the red one's centre, and how noisy its label is."""
+    """Discs, centres of the red disc, standard deviations and uniform noise of a range of images."""
 
     discs: Discs
     truth: NDArray[np.float64]
@@ -115,16 +118,16 @@ class _Scenes:
 
 
 class Bokeh(Dataset[Mapping[str, Tensor]]):
-    """Images with one red disc, its noisy centre as target, and what a network does not get to see.
+    """Images with one red disc and its noisy centre as target.
 
     A sample is a mapping with ``input`` (uint8, shape ``(3, size, size)``), ``target``, ``truth`` (the centre without
-    noise) and ``sigma`` (the standard deviation of the noise), the last three of shape ``(2,)``, x before y, as shares
-    of the image's edge. Many samples at once, by a slice or by ``__getitems__``, come stacked, so torch's loader has
-    nothing to collate: ``DataLoader(data, batch_size=64, collate_fn=dict)``.
+    noise) and ``sigma`` (the standard deviation of the noise), the last three of shape ``(2,)``, x before y, as
+    fractions of the image size. A slice or ``__getitems__`` returns a stacked batch, so that torch's loader has nothing
+    to collate: ``DataLoader(data, batch_size=64, collate_fn=dict)``.
 
     Args:
         split: ``"train"``, ``"validation"``, ``"test"`` or ``"extra"``.
-        config: Which images and which noise; the defaults where None.
+        config: Configuration of images and noise; default: ``BokehConfig()``.
 
     Example:
         >>> tiny = Bokeh("train", BokehConfig(images=10, size=16))
@@ -150,7 +153,7 @@ class Bokeh(Dataset[Mapping[str, Tensor]]):
         return {name: values[index] for name, values in self._columns.items()}
 
     def __getitems__(self, indices: Sequence[int]) -> Mapping[str, Tensor]:
-        """Many samples at once, already stacked."""
+        """A stacked batch of samples."""
         chosen = torch.as_tensor(indices)
         if chosen.numel() and (chosen.is_floating_point() or chosen.is_complex() or chosen.dtype == torch.bool):
             raise TypeError(f"expected `indices` of int, got {chosen.dtype}")
@@ -158,22 +161,23 @@ class Bokeh(Dataset[Mapping[str, Tensor]]):
         return {name: values[chosen] for name, values in self._columns.items()}
 
     def __reduce__(self) -> tuple[type["Bokeh"], tuple[str, BokehConfig]]:
-        """Whoever unpickles it draws the images again, which costs little: no need to send them."""
+        """Pickle the configuration only: drawing the images again is cheap."""
         return type(self), (self.split, self.config)
 
     def law(self) -> Distribution:
-        """The law that the targets were drawn from, which no network can beat. Shape ``(N, 2)``, float64."""
+        """Distribution that the targets are drawn from, the best possible prediction. Shape ``(N, 2)``, float64."""
         scenes = self._scenes
-        return _law(self.config, scenes.truth, scenes.sigma)
+        truth, sigma = torch.from_numpy(scenes.truth), torch.from_numpy(scenes.sigma)
+        return label_noise.noise_distribution(self.config.noise, truth, sigma, self.config.shape)
 
     @cached_property
     def _scenes(self) -> _Scenes:
-        return _drawn(self.config, self._start, self._stop)
+        return _draw_scenes(self.config, self._start, self._stop)
 
     @cached_property
     def _columns(self) -> dict[str, Tensor]:
         scenes = self._scenes
-        images = torch.from_numpy(painted(scenes.discs, self.config.size))
+        images = torch.from_numpy(render(scenes.discs, self.config.size))
         target = label_noise.labels(self.law(), torch.from_numpy(scenes.noise))
         return {
             "input": images,
@@ -183,12 +187,8 @@ class Bokeh(Dataset[Mapping[str, Tensor]]):
         }
 
 
-def _law(config: BokehConfig, truth: NDArray[np.float64], sigma: NDArray[np.float64]) -> Distribution:
-    return label_noise.noise_distribution(config.noise, torch.from_numpy(truth), torch.from_numpy(sigma), config.shape)
-
-
 def _range_of(split: str, config: BokehConfig) -> tuple[int, int]:
-    """Positions of a split in the stream of all images."""
+    """Range of image numbers of a split."""
     if split not in SPLITS:
         raise ValueError(f"expected `split` one of {', '.join(map(repr, SPLITS))}, got {split!r}")
     if split == "extra":
@@ -199,25 +199,53 @@ def _range_of(split: str, config: BokehConfig) -> tuple[int, int]:
     return config.images * before // whole, config.images * (before + _SHARES[split]) // whole
 
 
-def _drawn(config: BokehConfig, start: int, stop: int) -> _Scenes:
-    """The scenes of some positions."""
+def uniforms(seed: int, start: int, stop: int, width: int) -> NDArray[np.float64]:
+    """Counter-based uniform numbers in (0, 1) of the items ``start`` to ``stop - 1``.
+
+    Philox computes a word from the key and the position alone, and words are converted by integer arithmetic: an item
+    has the same numbers on every machine, whichever range is drawn.
+
+    Args:
+        seed: Non-negative integer below 2**64.
+        start: First item.
+        stop: End of the range, exclusive.
+        width: Numbers per item.
+
+    Returns:
+        Shape ``(stop - start, width)``.
+
+    Example:
+        >>> whole = uniforms(7, 0, 10, width=3)
+        >>> bool((whole[4:6] == uniforms(7, 4, 6, width=3)).all())
+        True
+    """
+    counts = -(-width // _WORDS_PER_COUNT)
+    stream = np.random.Philox(key=seed)
+    stream.advance(start * counts)
+    words = stream.random_raw((stop - start) * counts * _WORDS_PER_COUNT)
+    table = words.reshape(stop - start, counts * _WORDS_PER_COUNT)[:, :width]
+    return ((table >> np.uint64(64 - _MANTISSA)).astype(np.float64) + 0.5) * 2.0**-_MANTISSA
+
+
+def _draw_scenes(config: BokehConfig, start: int, stop: int) -> _Scenes:
+    """Scenes of a range of image numbers."""
     regime, most = REGIMES[config.regime], REGIMES[config.regime].most
-    numbers = uniforms(config.seed, start, stop, _BESIDE_DISCS + _PER_DISC * most)
-    beside, others = numbers[:, :_BESIDE_DISCS], numbers[:, _BESIDE_DISCS:].reshape(-1, most, _PER_DISC)
-    red = config.radius + (1 - 2 * config.radius) * beside[:, :2]
-    # The painter's grid, on which its arithmetic is exact, so that images are the same on every machine.
+    numbers = uniforms(config.seed, start, stop, _PER_IMAGE + _PER_DISC * most)
+    own, others = numbers[:, :_PER_IMAGE], numbers[:, _PER_IMAGE:].reshape(-1, most, _PER_DISC)
+    red = config.radius + (1 - 2 * config.radius) * own[:, :2]
+    # On the grid of the renderer its arithmetic is exact, so that images are the same on every machine.
     truth = np.round(red * config.size * GRID) / (config.size * GRID)
-    count = regime.fewest + np.floor(beside[:, 2] * (most - regime.fewest + 1)).astype(np.int64)
+    count = regime.fewest + np.floor(own[:, 2] * (most - regime.fewest + 1)).astype(np.int64)
     exists = np.arange(most) < count[:, None]
     sigma = _sigma(config, truth, others[..., :2], exists)
-    discs = _discs(config, truth, others, exists, beside)
-    return _Scenes(discs=discs, truth=truth, sigma=sigma[:, None].repeat(2, axis=1), noise=beside[:, 5:7])
+    discs = _discs(config, truth, others, exists, own)
+    return _Scenes(discs=discs, truth=truth, sigma=sigma[:, None].repeat(2, axis=1), noise=own[:, 5:7])
 
 
 def _sigma(
     config: BokehConfig, truth: NDArray[np.float64], centres: NDArray[np.float64], exists: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
-    """Standard deviation of the noise of every image."""
+    """Standard deviation of the label noise of every image."""
     regime, sigma = REGIMES[config.regime], np.full(len(truth), REGIMES[config.regime].sigma)
     if config.noise == "heteroscedastic":
         distance = np.sqrt(((centres - truth[:, None]) ** 2).sum(-1))
@@ -231,11 +259,11 @@ def _discs(
     truth: NDArray[np.float64],
     others: NDArray[np.float64],
     exists: NDArray[np.bool_],
-    beside: NDArray[np.float64],
+    own: NDArray[np.float64],
 ) -> Discs:
-    """All discs of every image; the red one is painted after a random number of the others."""
+    """All discs of every image; the red one is drawn after a random number of the others."""
     regime, most = REGIMES[config.regime], exists.shape[1]
-    depth = np.floor(beside[:, 3] * (exists.sum(1) + 1)).astype(np.int64)[:, None]
+    depth = np.floor(own[:, 3] * (exists.sum(1) + 1)).astype(np.int64)[:, None]
     slots = np.arange(most + 1)
     other = np.clip(slots - (slots > depth), 0, most - 1)
     is_red = slots == depth
@@ -252,7 +280,7 @@ def _discs(
         in_order(np.floor(low + levels * others[..., 3 + channel]), _RED[channel])
         for channel, (low, levels) in enumerate(((0, 4), (2, 6), (2, 6)))
     )
-    grey = np.floor(3 * beside[:, 4]).astype(np.uint8)
+    grey = np.floor(3 * own[:, 4]).astype(np.uint8)
     return Discs(
         x=on_grid(in_order(others[..., 0], truth[:, :1])),
         y=on_grid(in_order(others[..., 1], truth[:, 1:])),
@@ -264,10 +292,10 @@ def _discs(
 
 @dataclass(frozen=True)
 class BokehSplits:
-    """All splits of one config, each drawn when it is first used.
+    """All splits of one configuration, each generated on first use.
 
     Args:
-        config: Which images and which noise.
+        config: Configuration of images and noise.
 
     Example:
         >>> len(BokehSplits(BokehConfig(images=10, size=16)).train)
@@ -278,25 +306,25 @@ class BokehSplits:
 
     @classmethod
     def from_options(cls, **options: Any) -> "BokehSplits":
-        """Splits of a config given as keywords; a misspelt one is refused by name."""
+        """Splits of a configuration given as keywords; misspelt ones are rejected."""
         return cls(config_from(options, BokehConfig, source="data.options"))
 
     @cached_property
     def train(self) -> Bokeh:
-        """What the weights are fitted to."""
+        """Data that the weights are fitted to."""
         return Bokeh("train", self.config)
 
     @cached_property
     def validation(self) -> Bokeh:
-        """What epochs, hyper-parameters and recalibrators are chosen by."""
+        """Data for choosing epochs, hyper-parameters and recalibrators."""
         return Bokeh("validation", self.config)
 
     @cached_property
     def test(self) -> Bokeh:
-        """What nothing is chosen by."""
+        """Data for the report only."""
         return Bokeh("test", self.config)
 
     @cached_property
     def extra(self) -> Bokeh:
-        """More of the test images."""
+        """Further test images."""
         return Bokeh("extra", self.config)

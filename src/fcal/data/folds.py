@@ -1,4 +1,4 @@
-"""Which rows each fold holds out: all about equally many, and never a part of a group."""
+"""Assignment of rows to folds of about equal size, by row or by group."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,22 +11,22 @@ from fcal._checks import check_integer
 
 
 def fold_numbers(rows: int, folds: int, *, groups: Sequence[Any] | Tensor | None = None, seed: int = 0) -> Tensor:
-    """The fold that holds out each row.
+    """Fold in which each row is held out.
 
-    Rows are dealt out at random. With ``groups``, all rows of a group go to one fold: frames of a sequence, readings of
-    a track or houses of a street know of each other, and a fold that holds out only some of them is not new data.
+    Rows are assigned at random. With ``groups``, all rows of a group go to one fold: frames of a sequence, readings of
+    a track or houses of a street are dependent, and holding out only some of them would leak information.
 
     Args:
         rows: Number of rows.
         folds: Number of folds.
-        groups: The group of each row: numbers or strings. Length ``rows``.
-        seed: Of the draw.
+        groups: Group of each row, as numbers or strings. Length ``rows``.
+        seed: Seed of the assignment.
 
     Returns:
-        Numbers from 0 to ``folds - 1``, each of which occurs. Shape ``(rows,)``.
+        Fold numbers from 0 to ``folds - 1``, each of which occurs. Shape ``(rows,)``.
 
     Raises:
-        ValueError: Fewer rows or groups than folds, or groups of another length.
+        ValueError: There are fewer rows or groups than folds, or ``groups`` has the wrong length.
 
     Example:
         >>> fold_numbers(6, 3, groups=["a", "a", "b", "b", "c", "c"]).tolist()
@@ -37,40 +37,40 @@ def fold_numbers(rows: int, folds: int, *, groups: Sequence[Any] | Tensor | None
     generator = torch.Generator().manual_seed(check_integer("seed", seed, at_least=0))
     if groups is None:
         _check_enough(folds, rows, "rows")
-        dealt = torch.empty(rows, dtype=torch.long)
-        dealt[torch.randperm(rows, generator=generator)] = torch.arange(rows) % folds
-        return dealt
+        fold = torch.empty(rows, dtype=torch.long)
+        fold[torch.randperm(rows, generator=generator)] = torch.arange(rows) % folds
+        return fold
     members = group_numbers(groups, rows)
     sizes = torch.bincount(members)
     _check_enough(folds, len(sizes), "groups")
-    return _dealt_groups(sizes, folds, generator)[members]
+    return _folds_of_groups(sizes, folds, generator)[members]
 
 
-def _check_enough(folds: int, there: int, what: str) -> None:
-    if there < folds:
-        raise ValueError(f"expected `folds` at most the number of {what}, {there}, got {folds}")
+def _check_enough(folds: int, count: int, units: str) -> None:
+    if count < folds:
+        raise ValueError(f"expected `folds` at most the number of {units}, {count}, got {folds}")
 
 
 def group_numbers(groups: Sequence[Any] | Tensor, rows: int) -> Tensor:
-    """Groups as numbers from 0.
+    """Consecutive numbers of groups, from 0.
 
     Example:
         >>> group_numbers(["b", "a", "b"], 3)
         tensor([1, 0, 1])
     """
     try:
-        found = np.asarray(groups.detach().cpu().tolist() if isinstance(groups, Tensor) else groups)
+        labels = np.asarray(groups.detach().cpu().tolist() if isinstance(groups, Tensor) else groups)
     except ValueError:
         raise ValueError("expected `groups` with one entry for each row, got entries of several lengths") from None
-    if found.dtype.kind not in "biufUSM":
-        raise TypeError(f"expected `groups` of numbers or strings, got {found.dtype}")
-    if found.shape != (rows,):
-        raise ValueError(f"expected `groups` with one entry for each of {rows} rows, got shape {found.shape}")
-    return torch.from_numpy(np.unique(found, return_inverse=True)[1])
+    if labels.dtype.kind not in "biufUSM":
+        raise TypeError(f"expected `groups` of numbers or strings, got {labels.dtype}")
+    if labels.shape != (rows,):
+        raise ValueError(f"expected `groups` with one entry for each of {rows} rows, got shape {labels.shape}")
+    return torch.from_numpy(np.unique(labels, return_inverse=True)[1])
 
 
-def _dealt_groups(sizes: Tensor, folds: int, generator: torch.Generator) -> Tensor:
-    """The fold of each group: the largest first, each to the fold with the fewest rows so far; ties by chance."""
+def _folds_of_groups(sizes: Tensor, folds: int, generator: torch.Generator) -> Tensor:
+    """Fold of each group: largest groups first, each to the fold with the fewest rows; ties are random."""
     order = torch.randperm(len(sizes), generator=generator)
     order = order[sizes[order].argsort(descending=True, stable=True)]
     filled = [0] * folds

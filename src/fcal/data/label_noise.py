@@ -1,4 +1,4 @@
-"""Laws of label noise, each with mean 0 and standard deviation 1, times a sigma."""
+"""Distributions of label noise with a given standard deviation."""
 
 import math
 from collections.abc import Callable
@@ -10,40 +10,39 @@ from torch.distributions import AffineTransform, Distribution, Gamma, Laplace, N
 from fcal._registry import Registry
 from fcal.distributions import quantile
 
-Law = Callable[[Tensor, Tensor, float], Distribution]
-_LAWS: Registry[Law] = Registry("noise")
+_NOISES: Registry[Callable[[Tensor, Tensor, float], Distribution]] = Registry("noise")
 _LABEL_STEP = 2.0**-20
 
 
 def names() -> list[str]:
-    """Every kind of noise."""
-    return _LAWS.names()
+    """Names of the kinds of noise."""
+    return _NOISES.names()
 
 
 def check(noise: str) -> None:
-    """Refuse a noise that is not known."""
-    _LAWS[noise]
+    """Raise ``ValueError`` for an unknown kind of noise."""
+    _NOISES[noise]
 
 
 def noise_distribution(noise: str, centre: Tensor, sigma: Tensor, shape: float) -> Distribution:
-    """The law of a label around its true value.
+    """Distribution of a label around its true value.
 
     Args:
         noise: One of ``names()``.
         centre: True values.
-        sigma: Standard deviations, of the same shape.
-        shape: Shape of Gamma noise, degrees of freedom of Student-t noise; the others have none.
+        sigma: Standard deviations. Shape of ``centre``.
+        shape: Shape of Gamma noise or degrees of freedom of Student-t noise; unused by the others.
     """
-    return _LAWS[noise](centre, sigma, shape)
+    return _NOISES[noise](centre, sigma, shape)
 
 
-def labels(law: Distribution, uniform: Tensor) -> Tensor:
-    """Draws of a law by its quantiles, so that each takes one uniform number.
+def labels(distribution: Distribution, uniform: Tensor) -> Tensor:
+    """Labels drawn by inverse transform sampling from uniform numbers.
 
-    They are rounded up to multiples of 2**-20, a millionth of the image: no label then depends on the last digits of a
-    machine's logarithm, each is exact in float32, and none leaves the support of its law.
+    They are rounded up to multiples of 2**-20, a millionth of the image, so that a label does not depend on the last
+    digits of a machine's logarithm, is exact in float32, and stays within the support of its distribution.
     """
-    return torch.ceil(quantile(law, uniform) / _LABEL_STEP) * _LABEL_STEP
+    return torch.ceil(quantile(distribution, uniform) / _LABEL_STEP) * _LABEL_STEP
 
 
 def _normal(centre: Tensor, sigma: Tensor, _shape: float) -> Distribution:
@@ -59,28 +58,28 @@ def _student_t(centre: Tensor, sigma: Tensor, shape: float) -> Distribution:
 
 
 def _gamma(centre: Tensor, sigma: Tensor, shape: float) -> Distribution:
-    """Gamma moved and scaled: skewed to the right for a small shape, nearly normal for a large one."""
+    """Gamma noise, shifted and scaled: right-skewed for a small shape, nearly normal for a large one."""
     base = Gamma(torch.full_like(centre, shape), torch.ones_like(centre))
-    return _MovedGamma(base, AffineTransform(centre - sigma * math.sqrt(shape), sigma / math.sqrt(shape)))
+    return _ShiftedGamma(base, AffineTransform(centre - sigma * math.sqrt(shape), sigma / math.sqrt(shape)))
 
 
-class _MovedGamma(TransformedDistribution):
-    """A transformed law that knows its moments: torch's does not."""
+class _ShiftedGamma(TransformedDistribution):
+    """A transformed distribution with the moments that torch's class lacks."""
 
     @property
     def mean(self) -> Tensor:
-        (move,) = self.transforms
-        return move(self.base_dist.mean)
+        (affine,) = self.transforms
+        return affine(self.base_dist.mean)
 
     @property
     def variance(self) -> Tensor:
-        (move,) = self.transforms
-        assert isinstance(move, AffineTransform)
-        return self.base_dist.variance * move.scale**2
+        (affine,) = self.transforms
+        assert isinstance(affine, AffineTransform)
+        return self.base_dist.variance * affine.scale**2
 
 
-_LAWS.add("homoscedastic", _normal)
-_LAWS.add("heteroscedastic", _normal)
-_LAWS.add("gamma", _gamma)
-_LAWS.add("laplace", _laplace)
-_LAWS.add("student-t", _student_t)
+_NOISES.add("homoscedastic", _normal)
+_NOISES.add("heteroscedastic", _normal)
+_NOISES.add("gamma", _gamma)
+_NOISES.add("laplace", _laplace)
+_NOISES.add("student-t", _student_t)

@@ -1,13 +1,12 @@
-"""Networks that return a distribution, by name."""
+"""Networks that return a distribution, and their registry."""
 
 from collections.abc import Callable
 
 from torch import nn
 
 from fcal._registry import Registry
-from fcal.models.convnet import ConvNet
 from fcal.models.ensembles import Ensemble, mixture
-from fcal.models.heads import NormalHead, PointHead
+from fcal.models.networks import ConvNet, NormalHead, PointHead
 from fcal.models.predicting import Predicted, predict
 
 __all__ = [
@@ -28,7 +27,7 @@ _FACTORIES.add("convnet", ConvNet)
 
 
 def names() -> list[str]:
-    """Every known network.
+    """Names of the registered networks.
 
     Example:
         >>> "convnet" in names()
@@ -38,12 +37,12 @@ def names() -> list[str]:
 
 
 def register(name: str, factory: Callable[..., nn.Module], *, replace: bool = False) -> None:
-    """Make an own network known by name, for configs and the command line.
+    """Register a network for configs and the command line.
 
     Args:
-        name: What configs call it.
-        factory: Keyword options in, a network out.
-        replace: Whether the name may be taken already.
+        name: Name in configs.
+        factory: Function of keyword options that returns a network.
+        replace: Replace an existing entry of this name.
 
     Example:
         >>> register("line", lambda slope=1: torch.nn.Linear(slope, 1), replace=True)

@@ -14,7 +14,7 @@ from fcal.distributions.batching import cat
 
 
 class Predicted(NamedTuple):
-    """A prediction of all rows of a dataset, in their order, and their targets.
+    """Predictions of all rows of a dataset, in order, and their targets.
 
     Example:
         >>> from fcal.models import predict
@@ -35,12 +35,12 @@ def predict(
     batch_size: int = 256,
     channels_last: bool = False,
 ) -> Predicted:
-    """Predict a whole dataset, in evaluation mode and without gradient.
+    """Predict a whole dataset, in evaluation mode and without gradients.
 
     Args:
-        model: Returns a distribution of a registered family, or a tensor. A network keeps its mode.
-        dataset: Its items are mappings with ``"input"`` and ``"target"``, or tuples of these.
-        batch_size: Rows in a batch, at most.
+        model: Returns a distribution of a registered family, or a tensor. The training mode of a network is restored.
+        dataset: Items are mappings with ``"input"`` and ``"target"``, or tuples of these.
+        batch_size: Largest number of rows in a batch.
         channels_last: Memory format of images.
 
     Example:
@@ -53,14 +53,14 @@ def predict(
     device = _device_of(model)
     preds, targets, masks = [], [], []
     with evaluating(model), torch.no_grad():
-        for piece in torch.arange(rows).tensor_split(-(-rows // size)):
-            batch = get_batch(dataset, piece.tolist())
-            given = in_format(batch["input"], channels_last)
-            preds.append(prediction(model, given.to(device) if isinstance(given, Tensor) else given))
+        for indices in torch.arange(rows).tensor_split(-(-rows // size)):
+            batch = get_batch(dataset, indices.tolist())
+            inputs = in_format(batch["input"], channels_last)
+            preds.append(prediction(model, inputs.to(device) if isinstance(inputs, Tensor) else inputs))
             targets.append(batch["target"].to(device))
             masks.append(batch.get("valid_mask"))
-        known = [mask.to(device) for mask in masks if mask is not None]
-        return Predicted(cat(preds), torch.cat(targets), torch.cat(known) if known else None)
+        valid_masks = [mask.to(device) for mask in masks if mask is not None]
+        return Predicted(cat(preds), torch.cat(targets), torch.cat(valid_masks) if valid_masks else None)
 
 
 def _device_of(model: Any) -> torch.device:
@@ -70,7 +70,7 @@ def _device_of(model: Any) -> torch.device:
 
 @contextmanager
 def evaluating(model: Any) -> Iterator[None]:
-    """A network in evaluation mode; every part of it gets its own mode back."""
+    """Put a network into evaluation mode, and restore the mode of each submodule afterwards."""
     modes = [(module, module.training) for module in model.modules()] if isinstance(model, nn.Module) else []
     for module, _ in modes[:1]:
         module.eval()
@@ -81,16 +81,16 @@ def evaluating(model: Any) -> Iterator[None]:
             module.training = mode
 
 
-def prediction(model: Callable[[Any], Any], given: Any) -> Distribution | Tensor:
-    """What a model says, which must be a distribution or a tensor."""
-    pred = model(given)
+def prediction(model: Callable[[Any], Any], inputs: Any) -> Distribution | Tensor:
+    """Call a model and check that it returns a distribution or a tensor."""
+    pred = model(inputs)
     if not isinstance(pred, Distribution | Tensor):
         raise TypeError(f"expected `model` to return a Distribution or a tensor, got {type(pred).__name__}")
     return pred
 
 
-def in_format(given: Any, channels_last: bool) -> Any:
-    """Images in the memory format that was asked for; anything else as it is."""
-    if not channels_last or not isinstance(given, Tensor) or given.dim() != 4:
-        return given
-    return given.contiguous(memory_format=torch.channels_last)
+def in_format(inputs: Any, channels_last: bool) -> Any:
+    """Convert images to the ``channels_last`` memory format, if requested; other inputs are returned unchanged."""
+    if not channels_last or not isinstance(inputs, Tensor) or inputs.dim() != 4:
+        return inputs
+    return inputs.contiguous(memory_format=torch.channels_last)

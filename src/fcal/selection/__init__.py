@@ -1,5 +1,5 @@
-"""Which family is the noise of? Chosen by errors of rows that models have not seen."""
+"""Selection of the family of noise from held-out errors."""
 
-from fcal.selection.ranking import Ranked, Selection, select_family
+from fcal.selection.family_ranking import Ranked, Selection, select_family
 
 __all__ = ["Ranked", "Selection", "select_family"]

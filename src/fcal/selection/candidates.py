@@ -1,5 +1,6 @@
-"""Families of noise: laws of an error measured in predicted standard deviations."""
+"""Candidate families of noise, and their fit to errors in units of the predicted standard deviation."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,20 +20,26 @@ from torch.distributions import (
 from fcal._registry import Registry
 from fcal.distributions import Logistic
 
-_MARGIN = 1e-6  # spreads from the end of a support
+_MARGIN = 1e-6  # distance from the end of a support, in spreads
+_OUTLIERS = 1e-3  # share of errors of no family; without it, one error outside the support rules a family out
+_OUTLIER_SPREAD = 5.0  # in spreads of the family
+_OUTLIER_DF = 2.0
+_NORMAL_QUARTILE = 0.6745
+_LARGEST = 8.0  # bound of the search, in spreads and in logarithms
+_ITERATIONS = 200
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A family that noise may be of.
+    """A family of noise.
 
     Attributes:
-        law: The law of an error for a centre, a spread and a shape, all scalars; a family without a shape ignores it.
-        shapes: Where to begin the search for its shape; empty where it has none.
-        least: The smallest shape: Gamma's density has no bound below 1, Student-t's tails no mean.
-        inside: An error moved into the support, for a centre, a spread and a shape.
-        contains: Families that it is, for some shape, or nearly so for a large one.
-        tails: What it is like, in words.
+        law: Distribution of an error with a given centre, spread and shape, all scalars; the shape may be ignored.
+        shapes: Starting points of the search for the shape; empty for a family without shape.
+        least: The smallest shape: below 1, a Gamma density is unbounded and Student-t has no mean.
+        inside: Moves an error into the support, given centre, spread and shape.
+        contains: Families that it equals for some shape, or approaches for a large one.
+        tails: Description for the verdict.
     """
 
     law: Callable[[Tensor, Tensor, Tensor], Distribution]
@@ -44,7 +51,7 @@ class Candidate:
 
 
 def _gamma(sign: int) -> Callable[[Tensor, Tensor, Tensor], Distribution]:
-    """Gamma noise with mean ``centre`` and standard deviation ``spread``; its long tail points to ``sign``."""
+    """Gamma noise with mean ``centre`` and standard deviation ``spread``, skewed towards ``sign``."""
 
     def law(centre: Tensor, spread: Tensor, shape: Tensor) -> Distribution:
         root = shape.sqrt()
@@ -92,3 +99,81 @@ CANDIDATES.add(
 )
 CANDIDATES.add("gumbel", Candidate(law=lambda c, s, _: Gumbel(c, s, validate_args=False), tails="skewed upwards"))
 CANDIDATES.add("mirrored-gumbel", Candidate(law=_mirrored_gumbel, tails="skewed downwards"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fitted:
+    """A distribution of errors.
+
+    Attributes:
+        candidate: The family.
+        centre: Location, in predicted standard deviations from the predicted mean.
+        spread: Scale, in predicted standard deviations.
+        shape: Shape parameter, such as degrees of freedom; 1 for a family without shape.
+    """
+
+    candidate: Candidate
+    centre: Tensor
+    spread: Tensor
+    shape: Tensor
+
+    def law(self) -> Distribution:
+        """Distribution of an error."""
+        return self.candidate.law(self.centre, self.spread, self.shape)
+
+    def inside(self, errors: Tensor) -> Tensor:
+        """Errors, moved into the support if they lie outside."""
+        return self.candidate.inside(errors, self.centre, self.spread, self.shape)
+
+    def log_likelihood(self, errors: Tensor) -> Tensor:
+        """Log-density of each error, in a mixture with a few outliers."""
+        within = self.inside(errors)
+        own = torch.where(within == errors, self.law().log_prob(within), -torch.inf)
+        centre, spread = self.centre.detach(), _OUTLIER_SPREAD * self.spread.detach()
+        outlier = StudentT(_OUTLIER_DF, centre, spread, validate_args=False).log_prob(errors)
+        return torch.logaddexp(math.log1p(-_OUTLIERS) + own, math.log(_OUTLIERS) + outlier)
+
+
+def fitted_to(errors: Tensor, candidate: Candidate) -> Fitted:
+    """Maximum likelihood fit of a family to errors.
+
+    Args:
+        errors: Errors in predicted standard deviations, float64. Shape ``(n,)``.
+        candidate: The family.
+
+    Example:
+        >>> errors = torch.distributions.Normal(0.0, 1.0).icdf(torch.linspace(0.001, 0.999, 999, dtype=torch.float64))
+        >>> fit = fitted_to(2 * errors + 1, CANDIDATES["normal"])
+        >>> round(float(fit.centre), 3), round(float(fit.spread), 2)
+        (1.0, 1.99)
+    """
+    fits = [_local_fit(errors, candidate, shape) for shape in candidate.shapes or (1.0,)]
+    return max(fits, key=lambda fit: float(fit.log_likelihood(errors).mean()))
+
+
+def _local_fit(errors: Tensor, candidate: Candidate, shape: float) -> Fitted:
+    """Local maximum of the likelihood, starting at the median, the interquartile spread and a shape."""
+    centre = errors.median()
+    spread = (errors - centre).abs().median().clamp(min=1e-12) / _NORMAL_QUARTILE
+    raw = torch.tensor(
+        [0.0, 0.0, math.log(shape - candidate.least) if candidate.shapes else 0.0],
+        dtype=torch.float64,
+        requires_grad=True,
+    )
+
+    def at(raw: Tensor) -> Fitted:
+        moved, widened, free = _LARGEST * torch.tanh(raw / _LARGEST)  # bounds the search
+        shaped = candidate.least + free.exp() if candidate.shapes else torch.ones_like(free)
+        return Fitted(candidate=candidate, centre=centre + spread * moved, spread=spread * widened.exp(), shape=shaped)
+
+    optimizer = torch.optim.LBFGS([raw], max_iter=_ITERATIONS, line_search_fn="strong_wolfe", tolerance_change=1e-12)
+
+    def loss() -> Tensor:
+        optimizer.zero_grad()
+        value = -at(raw).log_likelihood(errors).mean()
+        value.backward()
+        return value
+
+    with torch.enable_grad():
+        optimizer.step(loss)
+    return at(raw.detach())

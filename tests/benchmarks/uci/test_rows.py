@@ -31,10 +31,10 @@ def shared(tmp_path_factory):
     members = member_trace(task, (64, 64), schedule, count=5, seed=0)
     everything = members.at(-1)
     networks = {
-        "nll": folds.at(-1).taken(torch.arange(2)),
-        "repaired": folds.at(-1).taken(torch.arange(2)),
-        "nll_all": everything.taken(torch.arange(2)),
-        "full": everything.taken(torch.arange(2)),
+        "nll": folds.at(-1).select(torch.arange(2)),
+        "repaired": folds.at(-1).select(torch.arange(2)),
+        "nll_all": everything.select(torch.arange(2)),
+        "full": everything.select(torch.arange(2)),
         "folds": folds.at(-1),
         "members": everything,
     }

@@ -14,7 +14,7 @@ from fcal.benchmarks.uci.problems import problem
 from fcal.benchmarks.uci.training import Schedule, nll_sum, predicted, train
 from fcal.data.uci import read_uci
 from fcal.losses import FCalLoss, NLLLoss
-from fcal.models.stacked import StackedMLP
+from fcal.models.ensembles import StackedMLP
 from fcal.training import ObjectiveConfig
 
 
@@ -86,7 +86,7 @@ def test_every_network_trains_as_if_it_were_alone(task):
     """A further network in the stack changes nothing about the first, given the same order of rows."""
     schedule = Schedule(epochs=3, batch=54, rate=1e-2)  # whole batches: their order does not matter
     start = StackedMLP(2, 3, (5,), generator=torch.Generator().manual_seed(0))
-    alone = start.taken(torch.tensor([0]))
+    alone = start.select(torch.tensor([0]))
     both = train(start, task.x, task.y, task.train, torch.arange(2), loss=nll_sum, schedule=schedule, seed=0)
     one = train(alone, task.x, task.y, task.train[:1], torch.zeros(1).long(), loss=nll_sum, schedule=schedule, seed=0)
     assert_close(both.thetas[-1][:1], one.thetas[-1], rtol=1e-4, atol=1e-5)

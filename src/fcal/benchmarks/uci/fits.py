@@ -14,7 +14,7 @@ from fcal.benchmarks.uci.problems import Problem, problem, same_length
 from fcal.benchmarks.uci.settings import NETWORKS, Settings
 from fcal.benchmarks.uci.training import Loss, Schedule, Trace, nll_sum, predicted, squared_error_sum, train
 from fcal.data.uci import read_uci
-from fcal.models.stacked import StackedMLP
+from fcal.models.ensembles import StackedMLP
 from fcal.sweeps import Cell, Store, load_tensors, save_tensors
 
 KIND = "uci-fit"
@@ -109,7 +109,7 @@ def held_out_prediction(task: Problem, folds: StackedMLP) -> Normal:
         for fold in range(task.folds):
             member = torch.tensor([fold * task.splits + split])
             rows = task.held_out(split, fold)[None]
-            pred = predicted(folds.taken(member), task.x, rows, torch.tensor([split]))
+            pred = predicted(folds.select(member), task.x, rows, torch.tensor([split]))
             held = task.fold[split] == fold
             mean[split, held], sigma[split, held] = pred.loc[0], pred.scale[0]
     return Normal(mean, sigma)

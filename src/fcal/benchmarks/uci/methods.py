@@ -18,7 +18,7 @@ from fcal.benchmarks.uci.problems import Problem, same_length
 from fcal.benchmarks.uci.rows import LEVELS, Answer
 from fcal.benchmarks.uci.settings import NETWORKS, Settings
 from fcal.benchmarks.uci.training import Loss, nll_each, nll_sum, predicted, train
-from fcal.models.stacked import StackedMLP
+from fcal.models.ensembles import StackedMLP
 from fcal.training import ObjectiveConfig, objective
 
 BOTH = ("1x50", "2x64")
@@ -139,7 +139,7 @@ def _tuned(shared: Shared, options: Mapping[str, Any]) -> Answer:
         return torch.stack([one(Normal(mean, sigma, validate_args=False), y) for one, mean, sigma, y in parts]).sum()
 
     trace = train(
-        shared.networks["nll"].taken(splits.repeat(count)),
+        shared.networks["nll"].select(splits.repeat(count)),
         task.x,
         task.y,
         rows.repeat(count, 1),
@@ -295,7 +295,7 @@ def _cv_plus(shared: Shared, _: Mapping[str, Any]) -> Answer:
         errors = (task.raw[task.train[split]] - held_out.loc).abs()
         members = torch.arange(task.folds) * task.splits + split
         rows, where = task.test[split].expand(task.folds, -1), torch.full((task.folds,), split)
-        means = task.original(predicted(folds.taken(members), task.x, rows, where), split).loc
+        means = task.original(predicted(folds.select(members), task.x, rows, where), split).loc
         residuals = [errors[task.fold[split] == fold] for fold in range(task.folds)]
         intervals.append({name: cv_plus(residuals, means, level) for name, level in LEVELS.items()})
     return Answer(intervals=intervals, seconds=shared.fold_s * task.folds)

@@ -11,7 +11,7 @@ from fcal.benchmarks.uci.fits import held_out_prediction, without_folds
 from fcal.benchmarks.uci.problems import Problem
 from fcal.benchmarks.uci.training import Loss, Schedule, predicted, train
 from fcal.crossfitting.levels import levelled
-from fcal.models.stacked import StackedMLP
+from fcal.models.ensembles import StackedMLP
 from fcal.recalibration import Recalibrator
 
 _MOST_AT_ONCE = 20_000_000
@@ -85,7 +85,7 @@ def with_sigmas(
     rows, split = without_folds(task)
     traces = {
         name: train(
-            networks[name].taken(torch.arange(networks[name].members)),
+            networks[name].select(torch.arange(networks[name].members)),
             task.x,
             scaled,
             *where,

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Normal
 
-from fcal.models.stacked import StackedMLP
+from fcal.models.ensembles import StackedMLP
 
 Loss = Callable[[Normal, Tensor], Tensor]
 _REMEMBERED = 0.1  # the average of weights reaches back over this share of the training so far
@@ -147,7 +147,7 @@ def predicted(network: StackedMLP, x: Tensor, rows: Tensor, split: Tensor) -> No
     with torch.no_grad():
         for start in range(0, len(rows), step):
             some = torch.arange(start, min(start + step, len(rows)))
-            parts.append(network.taken(some)(x[split[some, None], rows[some]]))
+            parts.append(network.select(some)(x[split[some, None], rows[some]]))
     return Normal(torch.cat([part.loc for part in parts]), torch.cat([part.scale for part in parts]))
 
 

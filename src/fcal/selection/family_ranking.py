@@ -1,4 +1,4 @@
-"""Which family is the noise of? Families ranked by the likelihood of errors that they were not fitted to."""
+"""Families of noise, ranked by the likelihood of held-out errors."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,8 +13,7 @@ from fcal.data.folds import fold_numbers, group_numbers
 from fcal.distributions import quantile
 from fcal.metrics import evaluate
 from fcal.residuals import standardize
-from fcal.selection.candidates import CANDIDATES
-from fcal.selection.fitting import Fitted, fitted_to
+from fcal.selection.candidates import CANDIDATES, Fitted, fitted_to
 
 _STANDARD_ERRORS = 2.0
 _FEWEST = 50
@@ -25,15 +24,15 @@ _LARGEST_ERROR = 1e50
 
 @dataclass(frozen=True, kw_only=True)
 class Ranked:
-    """How a family did.
+    """Result of one family.
 
     Attributes:
-        family: Its name.
+        family: Name of the family.
         log_likelihood: Mean log-density of held-out errors, in predicted standard deviations.
-        behind: How much less than the best family's that is.
-        standard_error: Of ``behind``; rows of a group count as one, and few groups widen it.
+        behind: Difference from the ``log_likelihood`` of the best family.
+        standard_error: Standard error of ``behind``, clustered by group and widened for few groups.
         ece: Calibration error of held-out errors under the family.
-        shape: Fitted to all errors: degrees of freedom of Student-t, shape of Gamma; None where there is none.
+        shape: Shape fitted to all errors (degrees of freedom of Student-t, shape of Gamma); None without shape.
     """
 
     family: str
@@ -44,19 +43,19 @@ class Ranked:
     shape: float | None
 
     def is_near(self) -> bool:
-        """Whether the data cannot tell it from the best one: behind by less than two standard errors."""
+        """Whether it is within two standard errors of the best family."""
         return self.behind <= _STANDARD_ERRORS * self.standard_error
 
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """Families by how well they explain the noise.
+    """Families of noise, ranked.
 
     Attributes:
         ranking: Best first.
-        family: The one that the data cannot tell from the best; None where they cannot tell several apart.
-        verdict: The same in a sentence.
-        fitted: Law of the errors, for every family.
+        family: The selected family; None if the data cannot distinguish several.
+        verdict: The result in a sentence.
+        fitted: Fitted distribution of the errors, for every family.
 
     Example:
         See :func:`fcal.select_family`.
@@ -78,25 +77,25 @@ def select_family(
     folds: int = 5,
     seed: int = 0,
 ) -> Selection:
-    """Which family of noise do the errors of predictions speak for?
+    """Select the family of the noise from the errors of predictions.
 
-    Errors, divided by their predicted standard deviations, are given a law of every family, fitted on some folds of
-    them and judged by its likelihood on the others. A family is named if the data tell it from all others, or if it
-    is a special case of those that are as good; else the verdict says which ones the data cannot tell apart.
+    Every family is fitted to the errors, in predicted standard deviations, of all folds but one, and scored by its
+    likelihood on the held-out fold. A family is selected if the data distinguish it from all others, or if it is a
+    special case of those that score as well; otherwise the verdict lists the families that the data cannot distinguish.
 
     Args:
-        pred: Predictions with a mean and a standard deviation, on rows that their models were not fitted on, such as
+        pred: Predictions with a mean and a standard deviation, on rows that the models were not trained on, such as
             ``fcal.crossfit(...).held_out``. Their family does not matter.
         target: Targets, NaN where missing. Shape of ``pred``'s samples; the first dimension is rows.
-        groups: Group of each row: rows of one count as one reading, and are held out together.
-        families: Names to choose from; all where None.
+        groups: Group of each row. Rows of a group are held out together and count as one observation.
+        families: Names of the candidates; default: all.
         valid_mask: True where a target counts.
         folds: Number of folds.
-        seed: Of the draw of folds.
+        seed: Seed of the assignment to folds.
 
     Raises:
-        TypeError: A prediction without mean and standard deviation.
-        ValueError: An unknown family (the known ones are listed), or too few targets.
+        TypeError: The prediction has no mean or no standard deviation.
+        ValueError: A family is unknown (the message lists the known ones), or there are too few targets.
 
     Example:
         >>> quantiles = torch.linspace(0.0005, 0.9995, 1000, dtype=torch.float64)
@@ -118,21 +117,21 @@ def select_family(
         scores[name], z[name] = torch.empty_like(errors), torch.empty_like(errors)
         for number in range(folds):
             held = fold == number
-            found = fitted_to(errors[~held], candidate)
-            scores[name][held] = found.log_likelihood(errors[held])
-            z[name][held] = standardize(found.law().expand(errors[held].shape), found.inside(errors[held]))
+            fit = fitted_to(errors[~held], candidate)
+            scores[name][held] = fit.log_likelihood(errors[held])
+            z[name][held] = standardize(fit.law().expand(errors[held].shape), fit.inside(errors[held]))
     fitted = {name: fitted_to(errors, candidate) for name, candidate in candidates.items()}
     best = max(scores, key=lambda name: float(scores[name].mean()))
     ranking = sorted(
         (_ranked(name, scores[name], scores[best], z[name], cluster, fitted[name]) for name in names),
-        key=lambda one: one.behind,
+        key=lambda ranked: ranked.behind,
     )
     family, verdict = _judged(ranking)
     return Selection(ranking=tuple(ranking), family=family, verdict=verdict, fitted=fitted)
 
 
 def _names(families: Sequence[str] | None) -> list[str]:
-    """Families to choose from, each once."""
+    """Names of the candidates, without duplicates."""
     if families is None:
         return CANDIDATES.names()
     if isinstance(families, str) or not families:
@@ -141,10 +140,12 @@ def _names(families: Sequence[str] | None) -> list[str]:
 
 
 def _check_errors(errors: Tensor) -> None:
-    """Refuse errors that no law can be fitted to."""
+    """Reject errors that no distribution can be fitted to."""
     check_count(len(errors), at_least=_FEWEST_TO_FIT)
     if float((errors - errors.median()).abs().median()) == 0:
-        raise ValueError("expected errors of a continuous law, got the same one in more than half of the targets")
+        raise ValueError(
+            "expected errors of a continuous distribution, got one value for more than half of the targets"
+        )
     if float(errors.abs().max()) > _LARGEST_ERROR:
         raise ValueError(
             f"expected errors of at most {_LARGEST_ERROR:g} predicted sd, got {float(errors.abs().max()):g}"
@@ -152,7 +153,7 @@ def _check_errors(errors: Tensor) -> None:
 
 
 def _errors(pred: Distribution, target: Tensor, valid_mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Errors that count, in predicted standard deviations, and the row of each."""
+    """Valid errors, in predicted standard deviations, and the row of each."""
     try:
         mean, spread = pred.mean.double(), pred.stddev.double()
     except (NotImplementedError, AttributeError):
@@ -190,7 +191,7 @@ def _ranked(name: str, scores: Tensor, best: Tensor, z: Tensor, cluster: Tensor,
 
 
 def _widening(clusters: int) -> float:
-    """By what two standard errors of few clusters must be widened to be as safe as those of many."""
+    """Factor by which two standard errors of few clusters are widened to have the coverage of many."""
     if clusters < _FEWEST_CLUSTERS:
         return float("inf")
     above = 1 - float(Normal(0.0, 1.0).cdf(torch.tensor(_STANDARD_ERRORS, dtype=torch.float64)))
@@ -199,12 +200,12 @@ def _widening(clusters: int) -> float:
 
 
 def _judged(ranking: Sequence[Ranked]) -> tuple[str | None, str]:
-    """The family, if the data tell which, and a sentence."""
-    near = [one.family for one in ranking if one.is_near()]
+    """The selected family, if any, and the verdict."""
+    near = [ranked.family for ranked in ranking if ranked.is_near()]
     simplest = [name for name in near if not set(CANDIDATES[name].contains) & set(near)]
     if len(simplest) > 1:
         return None, f"the data cannot tell {', '.join(simplest[:-1])} from {simplest[-1]}"
     (name,) = simplest
-    others = [one for one in near if one != name]
-    beside = f"; no better, and it is a special case of: {', '.join(others)}" if others else ""
-    return name, f"{name} ({CANDIDATES[name].tails}){beside}"
+    others = [other for other in near if other != name]
+    reason = f"; no better, and it is a special case of: {', '.join(others)}" if others else ""
+    return name, f"{name} ({CANDIDATES[name].tails}){reason}"

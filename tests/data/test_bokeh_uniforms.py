@@ -5,7 +5,7 @@ import pytest
 import slow_bokeh
 from scipy import stats
 
-from fcal.data.counter_random import uniforms
+from fcal.data.bokeh import uniforms
 
 
 @pytest.mark.parametrize("seed", [0, 7, 2**63])
