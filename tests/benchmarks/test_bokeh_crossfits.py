@@ -15,7 +15,7 @@ from fcal.benchmarks.bokeh.methods import METHODS
 from fcal.benchmarks.bokeh.rows import by_sigma, columns_together, interval
 from fcal.benchmarks.bokeh.tables import table
 from fcal.sweeps import Store
-from fcal.sweeps.keys import file_stem
+from fcal.sweeps.cells import file_stem
 
 ROWS = [
     "nll", "temperature", "ensemble", "oof_temperature", "oof_nll", "oof_fcal", "oof_fcal_strata", "oof_conformal",

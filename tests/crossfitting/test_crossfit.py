@@ -1,5 +1,8 @@
 """Cross-fitting: held-out predictions are those of models that have not seen the row; the mean stays."""
 
+import threading
+from functools import partial
+
 import pytest
 import torch
 from crossfitting.lines import Line, fit_line, noisy_line
@@ -206,7 +209,12 @@ def test_crossfit_refuses_points():
 
 def test_crossfit_refuses_what_processes_cannot_have():
     with pytest.raises(TypeError, match="expected `fit` and `dataset` that other processes can be sent, or workers=1"):
-        fcal.crossfit(lambda _: None, noisy_line(), workers=2)
+        fcal.crossfit(partial(fit_line, lock=threading.Lock()), noisy_line(), workers=2)
+
+
+def test_crossfit_sends_functions_that_cannot_be_imported(found):
+    apart = fcal.crossfit(lambda rows: fit_line(rows), noisy_line(), folds=5, correct=False, workers=2)
+    assert torch.equal(apart.held_out.mean, found.held_out.mean)
 
 
 @pytest.mark.parametrize(

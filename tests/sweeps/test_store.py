@@ -3,12 +3,27 @@
 import json
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 import torch
 from torch.testing import assert_close
 
-from fcal.sweeps import Store, is_whole, key, load_tensors, read_artifact, save_tensors, seal, write_artifact
+from fcal._files import held
+from fcal.sweeps import (
+    Cell,
+    Store,
+    is_whole,
+    key,
+    load_tensors,
+    read_artifact,
+    read_cells,
+    save_tensors,
+    seal,
+    write_artifact,
+    write_cells,
+)
 
 CONFIG = {"seed": 0, "lam": 0.5, "noise": "gamma"}
 
@@ -50,6 +65,127 @@ def test_committed_cells_are_found_and_never_written(tmp_path):
     store.put("train", CONFIG, {"ece": 0.2})
     assert store.get("train", CONFIG) == {"ece": 0.2}
     assert {path: path.read_bytes() for path in committed.iterdir()} == before
+
+
+def published(path, values):
+    """A published file with a cell for each value."""
+    store = Store(path.parent / "written" / "cells")
+    for seed, value in enumerate(values):
+        store.put("train", {"seed": seed}, {"ece": value}, seconds=1.5)
+    write_cells(path, store.records())
+    return path
+
+
+def test_published_cells_are_found_and_never_written(tmp_path):
+    path = published(tmp_path / "cells.jsonl", [0.1, 0.2])
+    before = path.read_bytes()
+    store = Store(tmp_path / "runs" / "cells", published=[path])
+    assert store.get("train", {"seed": 1.0}) == {"ece": 0.2}
+    assert store.get("train", {"seed": 2}) is None
+    record = store.record("train", {"seed": 0})
+    assert (record.seconds, record.path) == (1.5, path)
+    assert {"fcal", "torch", "python", "commit", "cpu", "cores"} <= set(record.provenance)
+    store.put("train", {"seed": 0}, {"ece": 0.5})
+    assert store.get("train", {"seed": 0}) == {"ece": 0.5}
+    assert sorted(record.result["ece"] for record in store.records("train")) == [0.2, 0.5]
+    assert path.read_bytes() == before
+
+
+def test_published_file_is_sorted_with_a_document_and_checksum_per_line(tmp_path):
+    path = published(tmp_path / "cells.jsonl", range(20))
+    documents = [json.loads(line) for line in path.read_text(encoding="ascii").splitlines()]
+    assert all(list(d) == ["kind", "config", "result", "seconds", "provenance", "sha256"] for d in documents)
+    addresses = [key(document["kind"], document["config"]) for document in documents]
+    assert addresses == sorted(addresses)
+    assert len(addresses) == 20
+    write_cells(tmp_path / "again.jsonl", reversed(read_cells(path)))
+    assert (tmp_path / "again.jsonl").read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "damage", [("0.125", "0.0625"), ('"seed":0', '"seed":9'), ('{"kind"', '{"kin'), ("}", ""), ("train", "\xff")]
+)
+def test_damaged_line_is_reported_and_the_others_are_used(tmp_path, damage):
+    path = published(tmp_path / "cells.jsonl", [0.125, 0.25])
+    lines = path.read_text().splitlines()
+    number = next(i for i, line in enumerate(lines) if "0.125" in line)
+    lines[number] = lines[number].replace(*damage)
+    path.write_text("\n".join(lines), encoding="latin-1")
+    store = Store(tmp_path / "cells", published=[path])
+    with pytest.warns(UserWarning, match=f"the cell in line {number + 1} of .*cells.jsonl is not used: ") as caught:
+        assert store.get("train", {"seed": 0}) is None
+    assert len(caught) == 1
+    assert store.get("train", {"seed": 1}) == {"ece": 0.25}  # and the file is not read again
+
+
+def test_published_file_that_changed_is_read_again(tmp_path):
+    store = Store(tmp_path / "cells", published=[tmp_path / "cells.jsonl"])
+    assert store.get("train", {"seed": 0}) is None
+    published(tmp_path / "cells.jsonl", [0.5])
+    assert store.get("train", {"seed": 0}) == {"ece": 0.5}
+
+
+def test_folder_is_no_published_file(tmp_path):
+    with pytest.raises(ValueError, match="expected `published` files of cells, got the folder "):
+        Store(tmp_path / "cells", published=[tmp_path])
+
+
+def test_publish_adds_new_cells_to_a_file_and_keeps_what_is_there(tmp_path):
+    path = published(tmp_path / "cells.jsonl", ["first"])
+    store = Store(tmp_path / "cells")
+    for seed in range(3):
+        store.put("train", {"seed": seed}, {"ece": seed})
+    assert len(store.publish(path, only={key("train", {"seed": 0}), key("train", {"seed": 1})})) == 1
+    assert {record.result["ece"] for record in read_cells(path)} == {"first", 1}
+    assert len(store.publish(path)) == 1
+    assert store.publish(path) == []
+    assert {record.result["ece"] for record in read_cells(path)} == {"first", 1, 2}
+
+
+def test_compute_stores_a_cell_after_its_needs_and_only_once(store):
+    calls = []
+    part = Cell("part", {"x": 2}, artifacts=(".bin",))
+    whole = Cell("whole", {"x": 2}, needs=(part,))
+
+    def function(kind, config, store):
+        calls.append(kind)
+        if kind == "part":
+            write_artifact(store.artifact(kind, config, ".bin"), b"weights")
+            return config["x"] + 1
+        return store.get("part", {"x": 2}) * 10
+
+    assert store.compute(whole, function) == 30
+    assert store.compute(whole, function) == 30
+    assert calls == ["part", "whole"]
+    store.artifact("part", {"x": 2}, ".bin").write_bytes(b"damaged")
+    assert store.compute(whole, function) == 30
+    assert calls == ["part", "whole"]  # the damaged artifact is not needed
+    assert store.compute(part, function) == 3
+    assert calls == ["part", "whole", "part"]
+    assert is_whole(store.artifact("part", {"x": 2}, ".bin"))
+
+
+def test_compute_waits_for_a_cell_that_another_process_computes(store):
+    entered = threading.Event()
+
+    def elsewhere():
+        with held(store.lock("train", CONFIG)) as ours:
+            assert ours
+            entered.set()
+            time.sleep(0.7)
+            store.put("train", CONFIG, "theirs")
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    entered.wait(10)
+    assert store.compute(Cell("train", CONFIG), lambda *_: "ours") == "theirs"
+    thread.join()
+
+
+def test_failed_result_needs_no_artifacts(store):
+    diverged = Cell("train", CONFIG, artifacts=(".bin",))
+    store.put("train", CONFIG, {"status": "failed", "reason": "diverged"})
+    assert store.compute(diverged, None)["reason"] == "diverged"
 
 
 def edited(path):

@@ -2,16 +2,11 @@
 
 import pickle
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from typing import Any
 
-import torch
 from torch import nn
 
-from fcal._checks import check_integer
-
-_MOST_WORKERS = 256
+from fcal._executor import Job, check_workers, executor
 
 
 def fitted(jobs: Sequence[Callable[[], Any]], *, workers: int, check: Callable[[Any], None] | None = None) -> list[Any]:
@@ -26,35 +21,27 @@ def fitted(jobs: Sequence[Callable[[], Any]], *, workers: int, check: Callable[[
         TypeError: A job cannot be sent to other processes.
 
     Example:
-        >>> fitted([lambda: torch.nn.Linear(2, 1), lambda: torch.nn.Linear(3, 1)], workers=1)[1].in_features
+        >>> fitted([lambda: nn.Linear(2, 1), lambda: nn.Linear(3, 1)], workers=1)[1].in_features
         3
     """
-    workers = check_integer("workers", workers, at_least=1, at_most=_MOST_WORKERS)
-    models = []
-    for model in (job() for job in jobs) if workers == 1 else _in_processes(jobs, workers):
-        if not callable(model) or isinstance(model, type):
-            raise TypeError(f"expected `fit` to return a model to call, got {type(model).__name__}")
-        if check is not None:
-            check(model)
-        models.append(model)
-    return models
+    check_workers(workers)
+    with executor(min(workers, len(jobs))) as pool:
+        submitted = [pool.submit(job) for job in jobs]
+        for job in pool.as_completed():
+            model = _result(job)
+            if not callable(model) or isinstance(model, type):
+                raise TypeError(f"expected `fit` to return a model to call, got {type(model).__name__}")
+            if check is not None:
+                check(model)
+    return [job.value for job in submitted]
 
 
-def _in_processes(jobs: Sequence[Callable[[], Any]], workers: int) -> list[Any]:
+def _result(job: Job) -> Any:
     try:
-        pickle.dumps(jobs[0])
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise TypeError(
-            f"expected `fit` and `dataset` that other processes can be sent, or workers=1, got: {error}"
-        ) from error
-    context = get_context("spawn")  # a fork of a process that has used torch's threads may hang
-    with ProcessPoolExecutor(min(workers, len(jobs)), mp_context=context, initializer=_one_thread) as pool:
-        return [waiting.result() for waiting in [pool.submit(job) for job in jobs]]
-
-
-def _one_thread() -> None:
-    """Several processes with as many threads as cores each would wait for one another."""
-    torch.set_num_threads(1)
+        return job.result()
+    except pickle.PicklingError as error:
+        message = f"expected `fit` and `dataset` that other processes can be sent, or workers=1, got: {error}"
+        raise TypeError(message) from error
 
 
 def check_apart(models: Sequence[Any]) -> None:

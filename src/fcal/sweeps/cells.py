@@ -1,11 +1,18 @@
-"""What is computed, and what became of it."""
+"""Cells: what a run computes, where its result is stored, and what became of it."""
 
+import hashlib
+import json
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from fcal.sweeps.keys import file_stem, key, plain_config
+_DIGITS = 20
+_DEEPEST = 50
+_EXACT = 2**53  # whole floats below it are exactly an int
+_LONGEST_SLUG = 40
 
 
 @dataclass(frozen=True, eq=False)
@@ -13,13 +20,13 @@ class Cell:
     """Something to compute. Two cells of the same kind and config are the same cell.
 
     Attributes:
-        kind: What sort of cell it is.
+        kind: Kind of cell, such as ``"train"``.
         config: Everything its result depends on, as plain values.
-        needs: Cells that must be finished first; the function finds their results in the store.
-        artifacts: Suffixes of the files it leaves beside its result (``Store.artifact``). Where a cell that needs this
-            one is still to be computed and such a file is missing, this one is computed again.
-        affinity: Cells with the same word go to the same process where possible, because it has their data in memory.
-        label: What a progress bar calls it.
+        needs: Cells that must be finished first; the function reads their results from the store.
+        artifacts: Suffixes of the files that it leaves beside its result (``Store.artifact``). If such a file is
+            missing and a cell that needs this one has to be computed, this one is computed again.
+        affinity: Cells with the same affinity run in the same process if possible, because it has their data in memory.
+        label: Its name in a progress bar.
 
     Example:
         >>> Cell("train", {"seed": 0}) == Cell("train", {"seed": 0.0}, label="first")
@@ -65,15 +72,15 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What became of a cell.
+    """What became of a cell in a run.
 
     Attributes:
         cell: The cell.
-        status: ``"done"`` now, ``"stored"`` before (or by another run meanwhile), or ``"failed"``.
-        result: What is stored; None for a failed cell.
+        status: ``"done"`` in this run, ``"stored"`` before it or by another run, or ``"failed"``.
+        result: The stored result; None for a failed cell.
         seconds: How long it took.
-        reason: One line, for a failed cell.
-        details: Where it failed, as a traceback; empty where there is none.
+        reason: Why it failed, in one line.
+        details: Traceback of the failure, if there is one.
     """
 
     cell: Cell
@@ -82,3 +89,107 @@ class Outcome:
     seconds: float | None = None
     reason: str | None = None
     details: str = ""
+
+
+def key(kind: str, config: Mapping[str, Any]) -> str:
+    """Address of a cell: the first 20 hexadecimal digits of the SHA-256 of its canonical JSON.
+
+    It is the same on every machine. The order of keys does not count, a tuple is a list, and ``1`` is ``1.0``: a config
+    that came through a dataclass with float fields has the address of the TOML table that it was read from. ``True`` is
+    not ``1``.
+
+    Args:
+        kind: Kind of cell, such as ``"train"``.
+        config: Everything its result depends on: strings, numbers, booleans, None, lists and mappings of them.
+
+    Returns:
+        20 hexadecimal digits.
+
+    Raises:
+        TypeError: A value is not plain.
+        ValueError: ``kind`` is empty, or a number is not finite.
+
+    Example:
+        >>> key("train", {"lam": 1, "seed": 0}) == key("train", {"seed": 0, "lam": 1.0})
+        True
+        >>> text = '{"config":{"seed":0},"kind":"train"}'
+        >>> key("train", {"seed": 0}) == hashlib.sha256(text.encode()).hexdigest()[:20]
+        True
+    """
+    return hashlib.sha256(canonical(kind, config).encode()).hexdigest()[:_DIGITS]
+
+
+def file_stem(kind: str, config: Mapping[str, Any]) -> str:
+    """Name of a cell's files: its kind, to be readable, and its address."""
+    slug = re.sub(r"[^a-z0-9]+", "-", kind.lower()).strip("-")[:_LONGEST_SLUG] or "cell"
+    return f"{slug}-{key(kind, config)}"
+
+
+def canonical(kind: str, config: Mapping[str, Any]) -> str:
+    """The text that is hashed: ASCII JSON with sorted keys, no spaces, whole numbers without a fraction."""
+    if not isinstance(kind, str) or not kind:
+        raise ValueError(f"expected `kind` a string that is not empty, got {kind!r}")
+    document = {"kind": kind, "config": _whole(plain_config(config))}
+    return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def plain_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of a config in JSON's own types; an error names the path of any other value."""
+    if not isinstance(config, Mapping):
+        raise TypeError(f"expected `config` a mapping, got {type(config).__name__}")
+    copy: dict[str, Any] = plain("config", config)
+    return copy
+
+
+def plain(name: str, value: Any, depth: int = 0) -> Any:
+    """A copy of a value in JSON's own types.
+
+    Args:
+        name: Its name in error messages.
+        value: None, booleans, numbers, strings, lists, tuples, and mappings with string keys.
+        depth: Its depth in the value that it is part of.
+
+    Raises:
+        TypeError: It contains a value of another type.
+        ValueError: A number is not finite, or it is nested too deeply.
+
+    Example:
+        >>> plain("result", {"rows": [0.1, float("nan")]})
+        Traceback (most recent call last):
+        ...
+        ValueError: expected `result.rows[1]` a finite number, got nan
+    """
+    if depth > _DEEPEST:
+        raise ValueError(f"expected `{name[:80]}` nested at most {_DEEPEST} deep, got more")
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)  # the characters of a subclass such as a string enum
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError(f"expected `{name}` a finite number, got {value}")
+        return float(value)
+    if isinstance(value, list | tuple):
+        return [plain(f"{name}[{i}]", item, depth + 1) for i, item in enumerate(value)]
+    if isinstance(value, Mapping):
+        return {_text(name, k): plain(f"{name}.{k}", item, depth + 1) for k, item in value.items()}
+    kinds = "a string, number, boolean, None, list or mapping"
+    raise TypeError(f"expected `{name}` {kinds}, got {type(value).__name__}")
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"expected `{name}` with string keys, got {value!r}")
+    return str.__str__(value)
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, float) and value.is_integer() and abs(value) <= _EXACT:
+        return int(value)
+    if isinstance(value, list):
+        return [_whole(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _whole(item) for name, item in value.items()}
+    return value

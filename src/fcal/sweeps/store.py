@@ -1,34 +1,41 @@
-"""Finished cells as small JSON files, addressed by their config: none is computed twice, none is trusted unread."""
+"""Finished cells on disk: a small JSON file each while a benchmark runs, and one JSON-lines file when published."""
 
 import functools
 import hashlib
 import json
 import os
+import time
 import warnings
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from fcal._files import atomic_path, provenance
-from fcal.sweeps.keys import canonical, file_stem, key, plain, plain_config
+from fcal._executor import one_torch_thread
+from fcal._files import atomic_path, held, provenance
+from fcal.sweeps.artifacts import is_whole
+from fcal.sweeps.cells import Cell, canonical, file_stem, key, plain, plain_config
+
+CellFunction: TypeAlias = Callable[[str, Mapping[str, Any], "Store"], Any]
 
 _FORMAT, _VERSION = "fcal.cell", 1
 _LARGEST = 200_000  # bytes; cells are committed
 _DAMAGE = (ValueError, TypeError, OSError, RecursionError)
+_FIELDS = ("kind", "config", "result", "seconds", "provenance")
+_PATIENCE = 0.5  # seconds between looks at a cell that another process computes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """A finished cell as it lies on disk.
+    """A finished cell.
 
     Attributes:
-        kind: What sort of cell it is.
+        kind: Kind of cell.
         config: Its resolved config.
-        result: What it found.
-        seconds: How long it took; None where nobody said.
-        provenance: Versions, commit and machine that it was made with.
-        path: Its file.
+        result: Its result.
+        seconds: How long it took, if known.
+        provenance: Versions, commit and machine that it was computed with.
+        path: The file that holds it.
     """
 
     kind: str
@@ -38,16 +45,22 @@ class Record:
     provenance: dict[str, Any]
     path: Path
 
+    @functools.cached_property
+    def stem(self) -> str:
+        """Its kind and address."""
+        return file_stem(self.kind, self.config)
+
 
 class Store:
-    """Finished cells, one JSON file each.
+    """Finished cells: those of a run, one JSON file each, and published ones.
 
-    A file whose config does not hash to its name, or whose checksum does not fit, is never used: a warning names it,
-    and the cell counts as absent.
+    A file or line whose checksum does not fit is never used: a warning names it, and the cell counts as missing.
 
     Args:
         folder: Where new cells are written, such as ``runs/bokeh/cells``. Artifacts and locks lie beside it.
-        committed: Folders that are read too and never written, such as ``docs/results/bokeh/cells``.
+        published: Files written by :func:`write_cells`, which are only read, such as
+            ``docs/results/bokeh/cells.jsonl``.
+        committed: Folders of cells, which are only read.
 
     Example:
         >>> import tempfile
@@ -63,17 +76,22 @@ class Store:
         self,
         folder: str | os.PathLike[str],
         *,
+        published: Sequence[str | os.PathLike[str]] = (),
         committed: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
     ) -> None:
         self.folder = Path(folder)
         further = () if committed is None else (committed,) if isinstance(committed, str | os.PathLike) else committed
         self.committed = tuple(Path(path) for path in further)
+        self.published = tuple(Path(path) for path in published)
         for path in (self.folder, *self.committed):
             if path.exists() and not path.is_dir():
                 raise ValueError(f"expected `{path}` a folder of cells, got a file")
+        for path in self.published:
+            if path.is_dir():
+                raise ValueError(f"expected `published` files of cells, got the folder {path}")
 
     def __repr__(self) -> str:
-        return f"Store({str(self.folder)!r}, committed={[str(path) for path in self.committed]!r})"
+        return f"Store({str(self.folder)!r}, published={[str(path) for path in self.published]!r})"
 
     def get(self, kind: str, config: Mapping[str, Any]) -> Any:
         """The result of a finished cell, or None."""
@@ -82,18 +100,28 @@ class Store:
 
     def record(self, kind: str, config: Mapping[str, Any]) -> Record | None:
         """A finished cell with its seconds and provenance, or None."""
-        stem, asked = file_stem(kind, config), canonical(kind, config)
+        stem, address = file_stem(kind, config), canonical(kind, config)
         for folder in (self.folder, *self.committed):
             record = _checked(folder / f"{stem}.json")
-            if record is not None and canonical(record.kind, record.config) == asked:
+            if record is not None and canonical(record.kind, record.config) == address:
                 return record
-        return None
+        lines = (record for path in self.published if (record := _published(path).get(stem)) is not None)
+        return next((record for record in lines if canonical(record.kind, record.config) == address), None)
+
+    def is_finished(self, cell: Cell) -> bool:
+        """Whether a cell has its result and its artifacts; a result of ``"status": "failed"`` needs no artifacts."""
+        record = self.record(cell.kind, cell.config)
+        if record is None:
+            return False
+        if isinstance(record.result, dict) and record.result.get("status") == "failed":
+            return True
+        return all(is_whole(self.artifact(cell.kind, cell.config, suffix)) for suffix in cell.artifacts)
 
     def put(self, kind: str, config: Mapping[str, Any], result: Any, *, seconds: float | None = None) -> Path:
         """Write a finished cell: the whole file or none.
 
         Args:
-            kind: What sort of cell it is.
+            kind: Kind of cell.
             config: Its resolved config.
             result: JSON in Python's types, without NaN or infinity, at most 200 kB of it.
             seconds: How long it took.
@@ -103,7 +131,7 @@ class Store:
 
         Raises:
             TypeError: Something in config or result is not plain.
-            ValueError: A number is not finite (its path is named), the result is None, or it is too large.
+            ValueError: A number is not finite (the error names its path), the result is None, or it is too large.
             OSError: It cannot be written.
         """
         if result is None:
@@ -127,46 +155,88 @@ class Store:
             temporary.write_text(text, encoding="utf-8")
         return path
 
+    def compute(self, cell: Cell, function: CellFunction) -> Any:
+        """The result of a cell: the stored one if it and its artifacts are whole, else it is computed and stored now.
+
+        Args:
+            cell: The cell; those that it needs are computed first, likewise only if they are not finished.
+            function: ``function(kind, config, store) -> result``.
+
+        Example:
+            >>> import tempfile
+            >>> store = Store(tempfile.mkdtemp() + "/cells")
+            >>> store.compute(Cell("square", {"x": 3}), lambda kind, config, store: config["x"] ** 2)
+            9
+            >>> store.get("square", {"x": 3})
+            9
+        """
+        while not self.is_finished(cell):
+            for need in cell.needs:
+                self.compute(need, function)
+            with held(self.lock(cell.kind, cell.config)) as ours:
+                if ours:
+                    if not self.is_finished(cell):
+                        self.compute_held(cell, function)
+                    break
+            time.sleep(_PATIENCE)
+        return self.get(cell.kind, cell.config)
+
+    def compute_held(self, cell: Cell, function: CellFunction) -> None:
+        """Compute a cell whose lock this process holds, with one thread of torch, and store its result."""
+        origin()
+        start = time.perf_counter()
+        with one_torch_thread():
+            result = function(cell.kind, dict(cell.config), self)
+        self.put(cell.kind, cell.config, result, seconds=round(time.perf_counter() - start, 3))
+
     def records(self, kind: str | None = None) -> Iterator[Record]:
-        """Every finished cell, of one kind or of all, by file name; the writable folder comes before the others."""
+        """Every finished cell of one kind, or of all, sorted by kind and address."""
         paths: dict[str, list[Path]] = {}
         for folder in (self.folder, *self.committed):
             for path in folder.glob("*.json"):
                 if not path.name.startswith("."):  # one that is being written
-                    paths.setdefault(path.name, []).append(path)
-        for name in sorted(paths):
-            record = next((found for path in paths[name] if (found := _checked(path)) is not None), None)
+                    paths.setdefault(path.stem, []).append(path)
+        lines: dict[str, Record] = {}
+        for file in reversed(self.published):
+            lines |= _published(file)
+        for stem in sorted(paths.keys() | lines.keys()):
+            whole = (record for path in paths.get(stem, ()) if (record := _checked(path)) is not None)
+            record = next(whole, lines.get(stem))
             if record is not None and kind in (None, record.kind):
                 yield record
 
     def publish(
-        self, folder: str | os.PathLike[str], kind: str | None = None, *, only: Container[str] | None = None
+        self, target: str | os.PathLike[str], kind: str | None = None, *, only: Container[str] | None = None
     ) -> list[Path]:
-        """Copy cells of the writable folder to one that is committed; whole ones that are there stay.
+        """Add cells of the writable folder to a published file; those that it has already stay as they are.
 
         Args:
-            folder: Where to.
-            kind: What sort of cells; all where None.
-            only: Keys of the cells to copy; all where None.
+            target: File for :func:`write_cells`, or a folder that gets a file for each cell.
+            kind: Kind of cells; None for all.
+            only: Keys of the cells to add; None for all.
 
         Returns:
-            The files that are new.
+            The files of the cells that were added.
         """
-        written = []
-        for record in Store(self.folder).records(kind):
-            target = Path(folder) / record.path.name
-            wanted = only is None or key(record.kind, record.config) in only
-            if wanted and _checked(target) is None:
-                with atomic_path(target) as temporary:
+        path = Path(target)
+        chosen = [r for r in Store(self.folder).records(kind) if only is None or key(r.kind, r.config) in only]
+        if path.suffix != ".jsonl":
+            new = [record for record in chosen if _checked(path / record.path.name) is None]
+            for record in new:
+                with atomic_path(path / record.path.name) as temporary:
                     temporary.write_bytes(record.path.read_bytes())
-                written.append(target)
-        return written
+            return [path / record.path.name for record in new]
+        known = {record.stem: record for record in read_cells(path)}
+        new = [record for record in chosen if record.stem not in known]
+        if new:
+            write_cells(path, [*known.values(), *new])
+        return [record.path for record in new]
 
     def artifact(self, kind: str, config: Mapping[str, Any], suffix: str) -> Path:
-        """Where something too big for a cell lies, such as weights: beside the writable folder, never committed.
+        """Path of a file that is too large for a cell, such as weights: beside the writable folder, never published.
 
         Args:
-            kind: What sort of cell it belongs to.
+            kind: Kind of the cell that it belongs to.
             config: That cell's resolved config.
             suffix: End of the file's name, such as ``".safetensors"``.
 
@@ -177,7 +247,7 @@ class Store:
         return self._beside("artifacts", kind, config, suffix)
 
     def lock(self, kind: str, config: Mapping[str, Any]) -> Path:
-        """The file that whoever computes this cell holds locked."""
+        """Path of the file that is locked while this cell is computed."""
         return self._beside("locks", kind, config, ".lock")
 
     def _beside(self, room: str, kind: str, config: Mapping[str, Any], suffix: str) -> Path:
@@ -188,44 +258,104 @@ class Store:
         return self.folder.parent / room / f"{file_stem(kind, config)}{suffix}"
 
 
+def write_cells(path: str | os.PathLike[str], records: Iterable[Record]) -> None:
+    """Write cells to a JSON-lines file, atomically: one compact document with its checksum per line.
+
+    Args:
+        path: The file, replaced as a whole.
+        records: Finished cells, in any order; they are sorted by kind and address. The last one of an address counts.
+    """
+    lines = []
+    for _, record in sorted({record.stem: record for record in records}.items()):
+        document = {name: getattr(record, name) for name in _FIELDS}
+        lines.append(_compact({**document, "sha256": _digest(document)}) + "\n")
+    with atomic_path(path) as temporary:
+        temporary.write_text("".join(lines), encoding="utf-8")
+
+
+def read_cells(path: str | os.PathLike[str]) -> list[Record]:
+    """Cells of a file of :func:`write_cells`, in its order; a warning names each damaged line, which is skipped."""
+    try:
+        lines = Path(path).read_bytes().splitlines()
+    except FileNotFoundError:
+        return []
+    records = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            records.append(_record(_parsed(line), Path(path)))
+        except _DAMAGE as error:
+            _warn(f"in line {number} of {path}", error)
+    return records
+
+
+def _published(path: Path) -> Mapping[str, Record]:
+    """Cells of a published file by kind and address; the file is read again only after it has changed."""
+    try:
+        state = path.stat()
+    except FileNotFoundError:
+        return {}
+    return _index(path, state.st_mtime_ns, state.st_size)
+
+
+@functools.lru_cache(maxsize=16)
+def _index(path: Path, changed: int, size: int) -> Mapping[str, Record]:  # noqa: ARG001 - part of the cache's key
+    return {record.stem: record for record in read_cells(path)}
+
+
 @functools.cache
 def origin() -> Mapping[str, Any]:
-    """Provenance of this process, asked once: what it has loaded does not change when somebody commits meanwhile."""
+    """Provenance of this process, read once: the code that it has loaded stays the same when somebody commits."""
     return provenance()
 
 
 def _checked(path: Path) -> Record | None:
-    """A cell's file if it is there and whole; a warning names one that is damaged."""
+    """The record in a cell's file; None if it is missing and, with a warning, if it is damaged."""
     try:
-        return _read(path)
+        document = _parsed(path.read_bytes())
+        if document.pop("format", None) != _FORMAT or document.pop("version", None) != _VERSION:
+            raise ValueError(f"it is no cell of version {_VERSION}")
+        record = _record(document, path, format=_FORMAT, version=_VERSION)
+        if path.stem != record.stem:
+            raise ValueError("its config does not hash to its name")
+        return record
     except FileNotFoundError:
         return None
     except _DAMAGE as error:
-        reason = " ".join(str(error).split())[:200]
-        warnings.warn(f"the cell {path} is not used: {reason}", UserWarning, stacklevel=3)
+        _warn(str(path), error)
         return None
 
 
-def _read(path: Path) -> Record:
+def _warn(source: str, error: Exception) -> None:
+    reason = " ".join(str(error).split())[:200]
+    warnings.warn(f"the cell {source} is not used: {reason}", UserWarning, stacklevel=4)
+
+
+def _parsed(content: bytes) -> dict[str, Any]:
     try:
-        document = json.loads(path.read_bytes().decode("utf-8"))
+        document = json.loads(content.decode("utf-8"))
     except ValueError as error:  # not UTF-8, or not JSON
         raise ValueError(f"it is damaged ({error})") from None
-    if not isinstance(document, dict) or document.get("format") != _FORMAT or document.get("version") != _VERSION:
+    if not isinstance(document, dict):
         raise ValueError(f"it is no cell of version {_VERSION}")
-    if document.pop("sha256", None) != _digest(document):
+    return document
+
+
+def _record(document: dict[str, Any], path: Path, **header: Any) -> Record:
+    """The record of a document whose checksum, over the header and all fields, fits."""
+    if document.pop("sha256", None) != _digest({**header, **document}):
         raise ValueError("its checksum does not fit: it was edited or damaged")
-    fields: dict[str, Any] = {
-        name: document.get(name) for name in ("kind", "config", "result", "seconds", "provenance")
-    }
-    if path.name != f"{file_stem(fields['kind'], fields['config'])}.json":
-        raise ValueError("its config does not hash to its name")
-    return Record(**fields, path=path)
+    fields: dict[str, Any] = {name: document.get(name) for name in _FIELDS}
+    record = Record(**fields, path=path)
+    _ = record.stem  # raises if kind or config are not those of a cell
+    return record
 
 
 def _digest(document: Mapping[str, Any]) -> str:
-    text = json.dumps(document, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(_compact(document, sort_keys=True).encode()).hexdigest()
+
+
+def _compact(document: Mapping[str, Any], *, sort_keys: bool = False) -> str:
+    return json.dumps(document, sort_keys=sort_keys, separators=(",", ":"), allow_nan=False)
 
 
 def _laid_out(document: Mapping[str, Any]) -> str:

@@ -1,0 +1,140 @@
+"""Jobs in this process and in others: order, failures, killed workers."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from fcal._executor import Job, WorkerError, executor, take_job
+
+
+def killed_once(folder):
+    """Kill the worker, but not on the second try."""
+    mark = Path(folder) / "killed"
+    if not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return os.getpid()
+
+
+def killed():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def slow(value):
+    time.sleep(0.3)
+    return value
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_results_and_errors_come_back_with_their_jobs(workers):
+    with executor(workers) as pool:
+        powers = {pool.submit(pow, 2, power): 2**power for power in range(5)}
+        bad = pool.submit(divmod, 1, 0)
+        finished = list(pool.as_completed())
+    assert {*finished} == {*powers, bad}
+    assert all(job.result() == power for job, power in powers.items())
+    with pytest.raises(ZeroDivisionError):
+        bad.result()
+
+
+def test_function_that_nobody_can_import_is_sent_by_value():
+    offset = 3
+    with executor(2) as pool:
+        jobs = [pool.submit(lambda x: (os.getpid(), x + offset), number) for number in range(2)]
+        list(pool.as_completed())
+    assert [job.result()[1] for job in jobs] == [3, 4]
+    assert os.getpid() not in {job.result()[0] for job in jobs}
+
+
+def test_job_whose_worker_was_killed_is_tried_again_in_a_new_process(tmp_path):
+    with executor(2) as pool:
+        again, other = pool.submit(killed_once, str(tmp_path)), pool.submit(slow, 7)
+        list(pool.as_completed())
+    assert again.result() != os.getpid()
+    assert again.tries == 2
+    assert (other.result(), other.tries) == (7, 1)  # the killed process takes no other job with it
+
+
+def test_job_that_kills_every_worker_fails_and_the_others_go_on():
+    with executor(2) as pool:
+        bad, good = pool.submit(killed), [pool.submit(slow, number) for number in range(3)]
+        list(pool.as_completed())
+    with pytest.raises(WorkerError, match=r"^its process was ended by signal 9 \(SIGKILL; out of memory\?\)$"):
+        bad.result()
+    assert bad.tries == 2
+    assert [job.result() for job in good] == [0, 1, 2]
+
+
+def test_idle_worker_that_was_killed_is_replaced():
+    with executor(2) as pool:
+        first = pool.submit(os.getpid)
+        list(pool.as_completed())
+        os.kill(first.result(), signal.SIGKILL)
+        time.sleep(0.5)
+        second = pool.submit(os.getpid)
+        list(pool.as_completed())
+    assert second.result() not in (first.result(), os.getpid())
+
+
+def test_what_cannot_be_pickled_is_an_error_of_its_job():
+    with executor(2) as pool:
+        bad, good = pool.submit(len, threading.Lock()), pool.submit(len, "abc")
+        list(pool.as_completed())
+    assert good.result() == 3
+    with pytest.raises(Exception, match="cannot pickle '_thread.lock' object"):
+        bad.result()
+
+
+def test_processes_end_with_the_block():
+    with executor(2) as pool:
+        pids = [pool.submit(os.getpid) for _ in range(2)]
+        list(pool.as_completed())
+    for job in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(job.result(), 0)
+
+
+def test_exception_kills_the_workers_at_once():
+    def interrupted():
+        with executor(2) as pool:
+            pool.submit(time.sleep, 60)
+            pool.start()
+            raise KeyError
+
+    start = time.monotonic()
+    with pytest.raises(KeyError):
+        interrupted()
+    assert time.monotonic() - start < 10
+
+
+def test_worker_prefers_its_own_data_and_leaves_the_data_of_others():
+    jobs = [Job(print, (), affinity) for affinity in "abcabc"]
+    queue = list(jobs)
+    assert take_job(queue, None) is jobs[0]
+    assert take_job(queue, None, {"a"}) is jobs[1]
+    assert take_job(queue, "a", {"b"}) is jobs[3]
+    assert take_job(queue, None, {"a", "b"}) is jobs[2]
+    assert take_job(queue, None, {"a", "b", "c"}) is jobs[4]
+
+
+@pytest.mark.parametrize(
+    ("workers", "error"), [(0, ValueError), (257, ValueError), (2.0, TypeError), (True, TypeError)]
+)
+def test_bad_number_of_workers_is_refused(workers, error):
+    with pytest.raises(error, match="expected `workers` "):
+        executor(workers)
+
+
+def test_processes_without_joblib_name_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "joblib.externals.loky", None)
+    with pytest.raises(ImportError, match=r"^expected joblib for more than one worker; pip install 'fcal\[cli\]'$"):
+        executor(2)
+    with executor(1) as pool:
+        job = pool.submit(len, "abc")
+        assert [job.result() for job in pool.as_completed()] == [3]
+    assert job.result() == 3
