@@ -119,7 +119,7 @@ def test_text_in_a_column_of_numbers_is_named_by_row_and_value(tmp_path, column)
 
 
 def test_text_in_a_later_block_of_a_csv_file_is_found(tmp_path, monkeypatch):
-    monkeypatch.setattr("fcal.tables.csv_file._BLOCK_BYTES", 64)
+    monkeypatch.setattr("fcal.tables.csv_format._BLOCK_BYTES", 64)
     lines = ["mean,std,target", *["1,1,1"] * 1000, "1,1,late", *["1,1,1"] * 1000]
     refuse(csv(tmp_path, "\n".join(lines)), r"column 'target' of numbers, got 'late' in data row 1001$", chunk_rows=10)
 
@@ -143,7 +143,7 @@ def test_bad_standard_deviations_are_counted_over_the_file(tmp_path, bad):
 
 
 def test_count_says_so_where_the_rest_cannot_be_read(tmp_path, monkeypatch):
-    monkeypatch.setattr("fcal.tables.csv_file._BLOCK_BYTES", 64)
+    monkeypatch.setattr("fcal.tables.csv_format._BLOCK_BYTES", 64)
     rows = ["1,1,1", "1,0,1", *["1,1,1"] * 100, "1,x,1"]
     path = csv(tmp_path, "\n".join(["mean,std,target", *rows]))
     refuse(path, r"column 'std' > 0, got 0 in data row 2 \(1 rows so far\)$", chunk_rows=10)

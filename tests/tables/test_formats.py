@@ -9,7 +9,7 @@ from torch.distributions import Independent, MultivariateNormal, Normal
 
 from fcal.distributions import QuantileLaw
 from fcal.tables import Columns, open_predictions
-from fcal.tables.array_file import ArrayFile
+from fcal.tables.numpy_format import ArrayFile
 
 RNG = np.random.default_rng(0)
 N = 1000
@@ -69,7 +69,7 @@ def test_small_row_groups_are_joined(tmp_path):
 
 
 def test_small_blocks_of_csv_are_joined_and_may_end_within_a_quoted_value(tmp_path, monkeypatch):
-    monkeypatch.setattr("fcal.tables.csv_file._BLOCK_BYTES", 256)
+    monkeypatch.setattr("fcal.tables.csv_format._BLOCK_BYTES", 256)
     notes = ["line\n" * (i % 9) for i in range(N)]
     rows = [f'"{note}",{m},{s},{t}' for note, m, s, t in zip(notes, *DATA.values(), strict=True)]
     (tmp_path / "p.csv").write_text("\n".join(["note,mean,std,target", *rows]))
@@ -148,7 +148,7 @@ def test_csv_of_every_dialect_is_read(tmp_path, text):
 
 
 def test_csv_of_many_blocks_may_change_from_whole_to_broken_numbers(tmp_path, monkeypatch):
-    monkeypatch.setattr("fcal.tables.csv_file._BLOCK_BYTES", 64)
+    monkeypatch.setattr("fcal.tables.csv_format._BLOCK_BYTES", 64)
     data = {**DATA, "target": np.concatenate([np.arange(500), np.arange(500) + 0.5])}
     write_csv(tmp_path / "p.csv", data)
     assert_is_data(open_predictions(tmp_path / "p.csv", chunk_rows=100), data)

@@ -18,7 +18,7 @@ from fcal.metrics.report_from_state import Options, report_from_state
 from fcal.metrics.state import Grid, empty_state
 from fcal.recalibration import Recalibrator
 from fcal.tables import SUFFIX, Predictions, TableError, open_predictions, whole, write_origin, write_repaired
-from fcal.tables.repaired import check_out
+from fcal.tables.writers import check_out
 
 _METHODS_OF_SCALE = ("temperature", "affine")
 _DF, _BINS = 75, 20

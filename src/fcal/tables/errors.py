@@ -1,24 +1,24 @@
-"""What is wrong with a file of predictions, in one line."""
+"""Errors about prediction files: one line with the file, the column, the value and the row."""
 
 import difflib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-_LONGEST = 60  # characters of a value that is shown
+_LONGEST = 60  # characters of a value
 _LONGEST_REASON = 200
 _MOST_NAMES = 12
 
 
 class TableError(ValueError):
-    """A file of predictions that cannot be used: one line with the file, and the row, column and value if any.
+    """A prediction file that cannot be used.
 
-    Rows are those of the data, counted from 1 in each file: the header is not a row, and neither is an empty line.
+    Data rows count from 1 in each file; the header and empty lines do not count.
     """
 
 
 def shown(value: Any) -> str:
-    """A value from a file on one line, shortened."""
+    """A value from a file on one line, truncated."""
     if isinstance(value, list):
         return f"[{', '.join(shown(item) for item in value)}]"
     if isinstance(value, float):
@@ -33,8 +33,8 @@ def file_error(path: Path, requirement: str, got: str) -> TableError:
     return TableError(f"expected `{_printable(str(path))}` {requirement}, got {got}")
 
 
-def in_words(error: BaseException) -> str:
-    """What another library says of a file: its first line, shortened, whatever bytes of the file it may quote."""
+def message_of(error: BaseException) -> str:
+    """First line of another library's error message, truncated and printable: it may quote bytes of the file."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return f"an error: {_printable(lines[0][:_LONGEST_REASON])}"
 
@@ -46,7 +46,7 @@ def value_error(path: Path, column: str, requirement: str, value: Any, row: int,
 
 
 def missing_column(path: Path, column: str, known: Sequence[str]) -> TableError:
-    """An error about a column that is not there: which are, and which might be meant."""
+    """An error about a missing column, with the known names and the nearest one."""
     hint = _nearest(column, known)
     if known and all(_is_number(name) for name in known):
         hint = "; the first line must name the columns"
@@ -54,7 +54,7 @@ def missing_column(path: Path, column: str, known: Sequence[str]) -> TableError:
 
 
 def duplicate_of(names: Iterable[str]) -> str | None:
-    """The first name that comes twice, if one does."""
+    """The first name that occurs twice; None where all differ."""
     seen: set[str] = set()
     for name in names:
         if name in seen:

@@ -1,4 +1,4 @@
-"""Laws by name, from a predicted mean and standard deviation."""
+"""Distributions by family name, from a predicted mean and standard deviation."""
 
 import math
 from collections.abc import Callable
@@ -24,18 +24,18 @@ from fcal.distributions import Logistic
 
 __all__ = ["MomentFamily", "family", "names"]
 
-_EULER = 0.57721566490153286061  # Euler-Mascheroni constant: mean of the standard Gumbel law
-_DF = (2.0, 1e6)  # at 2 the variance is infinite; beyond the other the law is normal
+_EULER = 0.57721566490153286061  # Euler-Mascheroni constant: mean of the standard Gumbel distribution
+_DF = (2.0, 1e6)  # at 2 the variance is infinite; beyond 1e6 the distribution is normal
 
 
 @dataclass(frozen=True)
 class MomentFamily:
-    """How to make a law of a family from its first two moments.
+    """A family of distributions by its first two moments.
 
     Args:
-        law: ``(mean, std)`` to the law that has them; both of shape ``(N,)`` or ``(N, D)``.
-        requirement: What ``mean`` must be, in words; None where any number will do.
-        impossible: ``(mean, std)`` to True where no law of the family has these moments.
+        law: Function of ``(mean, std)``, both of shape ``(N,)`` or ``(N, D)``, to the distribution with these moments.
+        requirement: What ``mean`` must be, for errors; None where any number is valid.
+        impossible: Function of ``(mean, std)`` that is True where no distribution of the family has these moments.
     """
 
     law: Callable[[Tensor, Tensor], Distribution]
@@ -53,7 +53,7 @@ def family(name: str) -> MomentFamily:
         name: One of :func:`names`.
 
     Raises:
-        ValueError: The name is not known, or its parameter is absent, not wanted or out of range.
+        ValueError: The name is not known, or its parameter is missing, not expected or out of range.
 
     Example:
         >>> law = family("laplace").law(torch.tensor([1.0]), torch.tensor([2.0]))

@@ -1,33 +1,43 @@
-"""Writers of tables in chunks: CSV, Parquet and NPZ."""
+"""Writing tables: the base class of all formats, the repaired file, and the note beside it about its origin."""
 
-import tempfile
-import zipfile
+import json
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import Any, Self
 
-import numpy as np
+import pyarrow as pa
 import torch
-from numpy.lib import format as npy
+from pyarrow import compute
 from torch import Tensor
+from torch.distributions import Distribution, Independent, MultivariateNormal, Normal
 
+from fcal._files import atomic_path, sha256_of, write_json
 from fcal._registry import Registry
-from fcal.tables.array_file import ArrayFile
-from fcal.tables.arrow import compute, pa, parquet
-from fcal.tables.block import Block
-from fcal.tables.csv_file import CsvFile, inferred_types
-from fcal.tables.errors import TableError, file_error, shown
-from fcal.tables.numbers import numbers_of_text
-from fcal.tables.source import Predictions
+from fcal.distributions import quantile
+from fcal.tables.arrow_columns import first_failure, numbers_of_text
+from fcal.tables.errors import TableError, file_error, message_of, shown
+from fcal.tables.layout import Columns
+from fcal.tables.prediction_files import Predictions
+from fcal.tables.readers import Block, TableFile, known_suffix
 
-Values = np.ndarray[Any, Any]
+_TAIL = ("0.1", "0.5", "01", "2.5", "05", "10", "16", "25", "40")
+QUANTILES = (
+    *_TAIL,
+    "50",
+    *(f"{100 - float(level):g}" for level in reversed(_TAIL)),
+)  # per cent, as in column names
+SUFFIX = "_recalibrated"
+_NOTE_SUFFIX = ".origin.json"
+_LEADING_ZERO = r"^\s*[+-]?0\d"  # a code such as 007, not a number
 
 
 def flat(columns: dict[str, Tensor]) -> dict[str, Tensor]:
-    """One column for each output of shape ``(N, D)``, and for each entry of the lower triangle of ``(N, D, D)``.
+    """One column per output of shape ``(N, D)``, and per entry of the lower triangle of shape ``(N, D, D)``.
 
     Example:
         >>> list(flat({"mean": torch.zeros(5, 2), "cov": torch.zeros(5, 2, 2)}))
@@ -46,239 +56,236 @@ def flat(columns: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 class Writer(ABC):
-    """Writes blocks of a source and new columns beside them.
+    """Base class of writers: blocks of the input files, with new columns appended.
 
     Args:
-        temporary: Where to write.
-        target: What the file will be called; for errors.
-        source: Where the blocks come from.
+        temporary: Path to write to.
+        target: Final path of the file, for errors.
+        tables: Files that the blocks come from.
+        chunk_rows: Largest number of rows of a block.
     """
 
-    def __init__(self, temporary: Path, target: Path, source: Predictions) -> None:
-        self._temporary, self._target, self._source = temporary, target, source
-        self._names = list(source.tables[0].names)
+    def __init__(self, temporary: Path, target: Path, tables: Sequence[TableFile], chunk_rows: int) -> None:
+        self._temporary, self._target, self._tables, self._chunk_rows = temporary, target, tables, chunk_rows
+        self._names = list(tables[0].names)
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with self._stack:
-            if kind is None:
+            if error_type is None:
                 self.finish()
 
     @abstractmethod
     def write(self, block: Block, columns: dict[str, Tensor]) -> None:
         """Append rows and their new columns."""
 
-    def finish(self) -> None:  # noqa: B027 - most have nothing left to do
-        """Write what must wait for the last row."""
+    def finish(self) -> None:  # noqa: B027 - optional
+        """Complete the file after the last row."""
 
-    def _cannot_hold(self, name: str, kind: object) -> TableError:
-        return file_error(self._target, f"of a format that holds column {shown(name)}", f"{kind}")
-
-
-class CsvWriter(Writer):
-    """UTF-8 lines, separated like those of a CSV file that they come from; its values stay letter by letter."""
-
-    def __init__(self, temporary: Path, target: Path, source: Predictions) -> None:
-        super().__init__(temporary, target, source)
-        self._delimiter, self._decimal = _dialect(target, source)
-        self._file: IO[bytes] = self._stack.enter_context(temporary.open("wb"))
-        self._has_header = False
-
-    def write(self, block: Block, columns: dict[str, Tensor]) -> None:
-        """Append lines."""
-        new = flat(columns)
-        if not self._has_header:
-            header = [pa.array([name], pa.large_string()) for name in (*self._names, *new)]
-            self._write_lines(header)
-            self._has_header = True
-        old = [self._text(name, block.batch.column(name)) for name in self._names]
-        self._write_lines([*old, *(self._number_text(value) for value in new.values())])
-
-    def _write_lines(self, columns: Sequence[pa.Array]) -> None:
-        quoted = [self._quoted(column) for column in columns]
-        lines = compute.binary_join_element_wise(*quoted, pa.scalar(self._delimiter, pa.large_string()))
-        ended = compute.binary_join_element_wise(lines, pa.scalar("\n", lines.type), pa.scalar("", lines.type))
-        _, offsets, data = ended.buffers()  # the lines stand one after the other in Arrow's own memory
-        bounds = np.frombuffer(offsets, np.int64)[ended.offset : ended.offset + len(ended) + 1]
-        self._file.write(memoryview(data)[bounds[0] : bounds[-1]])
-
-    def _text(self, name: str, column: pa.Array) -> pa.Array:
-        if pa.types.is_dictionary(column.type):
-            column = column.dictionary_decode()
-        try:
-            return column.cast(pa.large_string()).fill_null("")
-        except pa.ArrowException:
-            raise self._cannot_hold(name, column.type) from None
-
-    def _number_text(self, value: Tensor) -> pa.Array:
-        text = pa.array(value.detach().contiguous().numpy()).cast(pa.large_string())
-        return text if self._decimal == "." else compute.replace_substring(text, ".", self._decimal)
-
-    def _quoted(self, text: pa.Array) -> pa.Array:
-        special = compute.match_substring_regex(text, rf'["\r\n\{self._delimiter}]|^\s|\s$')
-        if not compute.any(special).as_py():
-            return text
-        mark = pa.scalar('"', text.type)
-        doubled = compute.replace_substring(text, '"', '""')
-        marked = compute.binary_join_element_wise(mark, doubled, mark, pa.scalar("", text.type))
-        return compute.if_else(special, marked, text)
+    def _cannot_hold(self, name: str, dtype: object) -> TableError:
+        return file_error(self._target, f"of a format that holds column {shown(name)}", f"{dtype}")
 
 
-class _TypedWriter(Writer):
-    """A format with types: text of CSV files becomes numbers in the columns where all of it is."""
+class TypedWriter(Writer):
+    """Base class of formats with types: a column of a text format becomes int64 or float64 if all its values fit."""
 
-    def __init__(self, temporary: Path, target: Path, source: Predictions) -> None:
-        super().__init__(temporary, target, source)
-        texts = [table for table in source.tables if isinstance(table, CsvFile)]
-        self._types = inferred_types(texts, source.chunk_rows) if texts else {}
+    def __init__(self, temporary: Path, target: Path, tables: Sequence[TableFile], chunk_rows: int) -> None:
+        super().__init__(temporary, target, tables, chunk_rows)
+        self._types = {name: pa.int64() for name in self._names}
+        for table in tables:
+            if table.is_text:
+                for batch in table.all_batches(chunk_rows):
+                    self._widen_types(batch, table.decimal)
+
+    def _widen_types(self, batch: pa.RecordBatch, decimal: str) -> None:
+        for name, dtype in self._types.items():
+            self._types[name] = _narrowest_type(batch.column(name), dtype, decimal)
 
     def _typed(self, block: Block) -> pa.RecordBatch:
         batch = block.batch.select(self._names)
-        if not isinstance(block.file, CsvFile):
+        if not block.file.is_text:
             return batch
-        columns = [self._converted(batch.column(n), self._types[n], block.file.decimal) for n in self._names]
+        columns = [self._converted(batch.column(name), self._types[name], block.file.decimal) for name in self._names]
         return pa.RecordBatch.from_arrays(columns, names=self._names)
 
     @staticmethod
-    def _converted(text: pa.Array, kind: pa.DataType, decimal: str) -> pa.Array:
-        return text if kind == pa.string() else numbers_of_text(text, decimal, kind)
+    def _converted(text: pa.Array, dtype: pa.DataType, decimal: str) -> pa.Array:
+        return text if dtype == pa.string() else numbers_of_text(text, decimal, dtype)
 
 
-class ParquetWriter(_TypedWriter):
-    """Parquet, with a row group for each chunk; types as in the first file."""
-
-    def __init__(self, temporary: Path, target: Path, source: Predictions) -> None:
-        super().__init__(temporary, target, source)
-        self._writer: Any = None
-
-    def write(self, block: Block, columns: dict[str, Tensor]) -> None:
-        """Append a row group."""
-        old, new = self._typed(block), flat(columns)
-        arrays = [*old.columns, *(pa.array(value.detach().contiguous().numpy()) for value in new.values())]
-        if self._writer is None:
-            added = [pa.field(name, arrays[len(self._names) + i].type) for i, name in enumerate(new)]
-            schema = pa.schema([*old.schema, *added], metadata=old.schema.metadata if self._is_alone() else None)
-            self._writer = self._stack.enter_context(parquet.ParquetWriter(self._temporary, schema))
-        self._writer.write_batch(self._like_first(arrays))
-
-    def _is_alone(self) -> bool:
-        # What one file says of itself (such as the range of a pandas index) is wrong of several joined.
-        return len(self._source.tables) == 1
-
-    def _like_first(self, arrays: Sequence[pa.Array]) -> pa.RecordBatch:
-        schema = self._writer.schema
-        fitting = []
-        for array, field in zip(arrays, schema, strict=True):
-            try:
-                fitting.append(array if array.type == field.type else array.cast(field.type))
-            except pa.ArrowException:
-                raise self._cannot_hold(field.name, f"{field.type} and {array.type} in different files") from None
-        return pa.RecordBatch.from_arrays(fitting, schema=schema)
-
-
-class NpzWriter(_TypedWriter):
-    """NPZ, by way of one file for each array: an archive takes them one after the other."""
-
-    def __init__(self, temporary: Path, target: Path, source: Predictions) -> None:
-        super().__init__(temporary, target, source)
-        folder = tempfile.TemporaryDirectory(prefix=f".{target.stem}-", dir=temporary.parent)
-        self._folder = Path(self._stack.enter_context(folder))
-        self._arrays: dict[str, _SpooledArray] = {}
-        self._blocks = _arrays_of(source)
-
-    def write(self, block: Block, columns: dict[str, Tensor]) -> None:
-        """Append rows to every array."""
-        old = self._typed(block)
-        if self._blocks is None:
-            values = {name: self._numpy(name, old.column(name)) for name in self._names}
-            columns = flat(columns)
-        else:
-            values = {}
-            for name, (parts, shape) in self._blocks.items():
-                stacked = np.stack([self._numpy(part, old.column(part)) for part in parts], -1)
-                values[name] = stacked.reshape(old.num_rows, *shape)
-        values.update({name: value.detach().numpy() for name, value in columns.items()})
-        for name, array in values.items():
-            if name not in self._arrays:
-                self._arrays[name] = _SpooledArray(self._folder / str(len(self._arrays)))
-            self._arrays[name].append(array)
-
-    def finish(self) -> None:
-        """Put the arrays into the archive."""
-        with zipfile.ZipFile(self._temporary, "w") as archive:
-            for name, array in self._arrays.items():
-                with archive.open(f"{name}.npy", "w", force_zip64=True) as stream:
-                    array.copy_to(stream)
-
-    def _numpy(self, name: str, column: pa.Array) -> Values:
-        if pa.types.is_dictionary(column.type):
-            column = column.dictionary_decode()
-        if pa.types.is_decimal(column.type):
-            column = column.cast(pa.float64())
-        values = column.to_numpy(zero_copy_only=False)
-        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-            values = np.array(column.fill_null("").to_pylist(), dtype=np.str_)
-        if values.dtype.hasobject:
-            raise self._cannot_hold(name, f"{column.type}{' with nulls' if column.null_count else ''}")
-        return values
-
-
-class _SpooledArray:
-    """An array that grows on disk; widths of text and nulls of later rows decide on the dtype of all."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._pieces: list[tuple[np.dtype[Any], tuple[int, ...]]] = []
-
-    def append(self, values: Values) -> None:
-        with self._path.open("ab") as file:
-            file.write(np.ascontiguousarray(values).tobytes())
-        self._pieces.append((values.dtype, values.shape))
-
-    def copy_to(self, stream: IO[bytes]) -> None:
-        dtype = np.result_type(*(kind for kind, _ in self._pieces))
-        shape = (sum(piece[0] for _, piece in self._pieces), *self._pieces[0][1][1:])
-        header = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
-        npy.write_array_header_1_0(stream, header)
-        with self._path.open("rb") as file:
-            for kind, piece in self._pieces:
-                raw = file.read(int(np.prod(piece)) * kind.itemsize)
-                stream.write(np.frombuffer(raw, kind).astype(dtype).tobytes())
-
-
-def _arrays_of(source: Predictions) -> dict[str, tuple[list[str], tuple[int, ...]]] | None:
-    """Arrays of an NPZ source, the columns that each was read as and its shape without rows; None of other sources."""
-    first = source.tables[0]
-    if not isinstance(first, ArrayFile) or len(source.tables) > 1 or first.path.suffix.lower() != ".npz":
-        return None
-    return {member.name: (list(member.columns()), member.shape[1:]) for member in first.members}
-
-
-def _dialect(target: Path, source: Predictions) -> tuple[str, str]:
-    """Delimiter and decimal point of a CSV file to write."""
-    first = source.tables[0]
-    for table in source.tables:
-        if table.decimal != first.decimal:
-            requirement = f"with the decimal point {first.decimal!r} of {first.path.name}"
-            raise file_error(table.path, requirement, repr(table.decimal))
-    if target.suffix.lower() == ".tsv":
-        return "\t", first.decimal
-    if isinstance(first, CsvFile) and first.dialect.delimiter != "\t":
-        return first.dialect.delimiter, first.decimal
-    return (";" if first.decimal == "," else ","), first.decimal
+def _narrowest_type(text: pa.Array, dtype: pa.DataType, decimal: str) -> pa.DataType:
+    """The narrowest of int64, float64 and text, but at least ``dtype``, that all values fit."""
+    if dtype == pa.string() or compute.any(compute.match_substring_regex(text, _LEADING_ZERO)).as_py():
+        return pa.string()
+    for candidate in (pa.int64(), pa.float64()) if dtype == pa.int64() else (pa.float64(),):
+        if first_failure(text, partial(numbers_of_text, decimal=decimal, dtype=candidate)) is None:
+            return candidate
+    return pa.string()
 
 
 WRITERS: Registry[type[Writer]] = Registry("suffix")
-for _suffix, _writer in (
-    (".csv", CsvWriter),
-    (".tsv", CsvWriter),
-    (".parquet", ParquetWriter),
-    (".pq", ParquetWriter),
-    (".npz", NpzWriter),
-):
-    WRITERS.add(_suffix, _writer)
+
+
+def write_repaired(
+    source: Predictions,
+    out: str | os.PathLike[str],
+    transform: Callable[[Distribution], Distribution],
+    *,
+    advance: Callable[[int], None] | None = None,
+) -> int:
+    r"""Write the rows of files with their recalibrated predictions in new columns.
+
+    New columns are ``mean_recalibrated`` and ``std_recalibrated`` (with the names of the original columns), with
+    ``_0``, ``_1``, ... for several outputs; ``cov_recalibrated_0_0``, ... for a multivariate normal prediction; and
+    the quantiles ``q2.5_recalibrated``, ``q05_recalibrated``, ... of a distribution that is not normal, which its mean
+    and standard deviation do not determine. The other columns keep their names, order, values and types; text of a CSV
+    file becomes numbers only in a format that has types.
+
+    Args:
+        source: The predictions.
+        out: The file to write, atomically. Its suffix chooses the format; it may be one of the inputs.
+        transform: Function from a prediction to a recalibrated one.
+        advance: Called after each chunk with its number of rows.
+
+    Returns:
+        Number of rows written.
+
+    Raises:
+        TableError: A value is invalid, a new column exists already, or the format cannot hold a column.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> from torch.distributions import Normal
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "predictions.csv"
+        >>> _ = path.write_text("id,mean,std,target\n007,1,2,5\n")
+        >>> source = fcal.tables.open_predictions(path)
+        >>> write_repaired(source, path, lambda pred: Normal(pred.mean, 2 * pred.stddev))
+        1
+        >>> print(path.read_text())
+        id,mean,std,target,mean_recalibrated,std_recalibrated
+        007,1,2,5,1,4
+        <BLANKLINE>
+    """
+    target = Path(out)
+    writer_type = WRITERS[check_out(target)]
+    rows = 0
+    with atomic_path(target) as temporary, writer_type(temporary, target, source.tables, source.chunk_rows) as writer:
+        for block, columns in _repaired(source, transform, target):
+            writer.write(block, columns)
+            rows += block.batch.num_rows
+            if advance is not None:
+                advance(block.batch.num_rows)
+    return rows
+
+
+def recalibrated_columns(pred: Distribution, columns: Columns) -> dict[str, Tensor]:
+    """New columns of a recalibrated prediction, by name.
+
+    Args:
+        pred: Batch shape ``(N,)``, and event shape ``(D,)`` where there are D outputs.
+        columns: Names of the original columns.
+
+    Returns:
+        Tensors of shape ``(N,)``, or ``(N, D)``, and covariances of shape ``(N, D, D)``.
+    """
+    mean = {columns.mean + SUFFIX: pred.mean}
+    base = pred.base_dist if isinstance(pred, Independent) else pred
+    if isinstance(base, MultivariateNormal):
+        return {**mean, columns.covariance_prefix() + SUFFIX: base.covariance_matrix}
+    moments = {**mean, columns.std + SUFFIX: pred.stddev}
+    if isinstance(base, Normal):
+        return moments
+    return {**moments, **{f"q{level}{SUFFIX}": _quantile(pred, float(level) / 100) for level in QUANTILES}}
+
+
+def _repaired(
+    source: Predictions, transform: Callable[[Distribution], Distribution], out: Path
+) -> Iterator[tuple[Block, dict[str, Tensor]]]:
+    for block in source.blocks(every_column=True):
+        pred, target = source.layout.prediction(block)
+        columns = recalibrated_columns(transform(pred), source.columns)
+        for name, value in columns.items():
+            if value.shape[: target.dim()] != target.shape:
+                raise ValueError(f"expected `transform` to keep shape {tuple(target.shape)}, got {tuple(value.shape)}")
+            _check_new(name, value, block, out)
+        yield block, columns
+
+
+def _check_new(name: str, value: Tensor, block: Block, out: Path) -> None:
+    taken = next((n for n in (name, *flat({name: value})) if n in block.file.names), None)
+    if taken is not None:
+        reason = f"{shown(taken)} already in {block.file.path.name}: is it repaired already?"
+        raise file_error(out, "with new columns", reason)
+
+
+def check_out(out: Path) -> str:
+    """The suffix of a file that can be written.
+
+    Raises:
+        TableError: Its format has no column names, or it is a folder.
+    """
+    suffix = known_suffix(out)
+    if suffix not in WRITERS.names():
+        known = ", ".join(WRITERS.names())
+        raise file_error(out, f"with one of the suffixes {known}", f"{suffix!r}, which has no names of columns")
+    if out.is_dir():
+        raise file_error(out, "a file to write", "a folder")
+    return suffix
+
+
+def _quantile(pred: Distribution, level: float) -> Tensor:
+    try:
+        return quantile(pred, level)
+    except TypeError:  # not a registered family, but it may have an icdf
+        return pred.icdf(torch.full(pred.batch_shape + pred.event_shape, level, dtype=pred.mean.dtype))
+
+
+def write_origin(out: str | os.PathLike[str], document: dict[str, Any]) -> Path:
+    """Write a note about the origin of a file beside it, as ``<file>.origin.json``.
+
+    Args:
+        out: The file, already written.
+        document: How the file was made, ready for JSON; the ``sha256`` of the file is added.
+
+    Returns:
+        Path of the note.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> out = pathlib.Path(tempfile.mkdtemp()) / "repaired.csv"
+        >>> _ = out.write_text("mean,std,target")
+        >>> write_origin(out, {"method": "temperature"}).name
+        'repaired.csv.origin.json'
+        >>> read_origin(out)["method"]
+        'temperature'
+    """
+    note = _note_path(out)
+    write_json(note, {**document, "sha256": sha256_of(out)})
+    return note
+
+
+def read_origin(path: str | os.PathLike[str]) -> dict[str, Any] | None:
+    """The note beside a file; None where there is none, or the file has changed since.
+
+    Raises:
+        TableError: The note is not JSON, or not written by :func:`write_origin`.
+    """
+    note = _note_path(path)
+    try:
+        document = json.loads(note.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        raise file_error(note, "a JSON document", message_of(error)) from None
+    if not isinstance(document, dict) or not isinstance(document.get("sha256"), str):
+        raise file_error(note, "a JSON object with a sha256", type(document).__name__)
+    return document if Path(path).is_file() and document["sha256"] == sha256_of(path) else None
+
+
+def _note_path(path: str | os.PathLike[str]) -> Path:
+    return Path(os.fspath(path) + _NOTE_SUFFIX)

@@ -1,36 +1,36 @@
-"""A stream of predictions from files, in memory that does not grow with them."""
+"""Predictions in files, streamed in chunks or read as a whole."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
 from fcal._checks import check_integer
+from fcal.distributions.batching import cat
 from fcal.metrics.state import MAX_GROUPS
 from fcal.tables import families
-from fcal.tables.block import Block
+from fcal.tables.arrow_columns import ClusterCodes, LabelCodes, Labels
 from fcal.tables.errors import TableError, file_error, missing_column, shown
-from fcal.tables.files import TableFile
-from fcal.tables.labels import ClusterCodes, LabelCodes, Labels
 from fcal.tables.layout import Columns, Layout, layout_of
-from fcal.tables.paths import find_files, open_file
+from fcal.tables.readers import Block, TableFile, find_files, open_file
 
 CHUNK_ROWS = 1 << 18
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Chunk:
-    """Some rows. Its tensors may be views of a file's memory: read them only.
+    """Consecutive rows. Tensors may be views of a file's memory and must not be written to.
 
     Attributes:
         pred: The prediction: batch shape ``(N,)``, and event shape ``(D,)`` where there are D outputs.
         target: True values, NaN where missing. Shape ``(N,)`` or ``(N, D)``.
         group: The group of each row, where a column of groups was named.
         cluster: The cluster of each row, int64. Shape ``(N,)``.
-        first_row: How many rows of all files come before.
+        first_row: Number of rows of all files before it.
     """
 
     pred: Distribution
@@ -44,14 +44,14 @@ class Chunk:
 
 
 class Predictions:
-    """Predictions in files, to be iterated over as often as needed; made by :func:`open_predictions`.
+    """Predictions in files, which can be iterated over repeatedly; made by :func:`open_predictions`.
 
     Attributes:
         files: Paths of the files, in the order they are read.
-        columns: The names asked for.
-        layout: The columns found.
-        rows: Number of rows of all files; None where a file does not say.
-        chunk_rows: Most rows of a chunk.
+        columns: The requested column names.
+        layout: The columns in use.
+        rows: Number of rows of all files; None where only reading a file would tell.
+        chunk_rows: Largest number of rows of a chunk.
     """
 
     def __init__(self, tables: list[TableFile], columns: Columns, layout: Layout, chunk_rows: int) -> None:
@@ -65,7 +65,7 @@ class Predictions:
         self.rows = None if None in counts else sum(count for count in counts if count is not None)
 
     def describe(self) -> str:
-        """One line: how many files, the layout, the columns used."""
+        """Number of files, layout and columns in one line."""
         files = shown(self.files[0].name) if len(self.files) == 1 else f"{len(self.files)} files"
         labels = [f"{w} {shown(n)}" for w, n in (("group", self.columns.group), ("cluster", self.columns.cluster)) if n]
         return ", ".join([f"{files}: {self.layout.describe()}", *labels])
@@ -86,18 +86,18 @@ class Predictions:
             first_row += len(chunk)
 
     def blocks(self, *, every_column: bool = False) -> Iterator[Block]:
-        """The rows before they are predictions: the columns in use, or every column as stored."""
+        """Batches of rows: the columns in use, or every column as stored."""
         for table in self.tables:
-            before = 0
+            rows = 0
             if every_column:
                 batches = table.all_batches(self.chunk_rows)
             else:
                 batches = table.batches(self.layout.numbers, self.columns.labels(), self.chunk_rows)
             for batch in batches:
                 if batch.num_rows:
-                    yield Block(table, batch, before)
-                    before += batch.num_rows
-            if not before:
+                    yield Block(table, batch, rows)
+                    rows += batch.num_rows
+            if not rows:
                 raise table.no_rows()
 
     def _names(self) -> tuple[str, ...]:
@@ -115,7 +115,7 @@ class Predictions:
         if name is None:
             return None
         column = block.batch.column(name)
-        return codes.encode(column, path=block.file.path, name=name, before=block.before)
+        return codes.encode(column, path=block.file.path, name=name, first_row=block.first_row)
 
 
 def open_predictions(
@@ -127,22 +127,22 @@ def open_predictions(
 ) -> Predictions:
     r"""Open prediction files: CSV, Parquet, NPZ, or NPY of shape (N, 3).
 
-    The layout is found from the columns: ``mean``, ``std``, ``target``; several outputs as ``mean_0``, ``std_0``,
+    The columns determine the layout: ``mean``, ``std``, ``target``; several outputs as ``mean_0``, ``std_0``,
     ``target_0``, ``mean_1``, ...; with a covariance as ``cov_0_0``, ``cov_1_0``, ... instead of ``std_0``; or quantiles
     as ``q05``, ``q50``, ``q97.5`` (the number is per cent) with ``target``. An NPZ array of shape ``(N, D)`` called
     ``mean`` is read as ``mean_0``, ``mean_1``, ...
 
     Args:
         path: A file, a folder, a pattern such as ``predictions/*.parquet``, or several of these.
-        columns: Names of the columns, where they are not ``mean``, ``std`` and ``target``.
-        family: Family of the predicted laws, one of ``fcal.tables.families.names()``.
-        chunk_rows: Most rows in memory at once.
+        columns: Names of the columns; ``mean``, ``std`` and ``target`` by default.
+        family: Family of the predictions, one of ``fcal.tables.families.names()``.
+        chunk_rows: Largest number of rows in memory.
 
     Returns:
-        A stream that can be iterated over again and again.
+        A stream of chunks that can be iterated over repeatedly.
 
     Raises:
-        TableError: There is no such file, it is broken, or a column is missing.
+        TableError: There is no such file, it is damaged, or a column is missing.
 
     Example:
         >>> import pathlib, tempfile
@@ -153,16 +153,16 @@ def open_predictions(
         [1.5, 0.0] [5.0, nan]
     """
     rows = check_integer("chunk_rows", chunk_rows, at_least=1)
-    chosen = Columns() if columns is None else columns
-    maker = families.family(family)
+    columns = Columns() if columns is None else columns
+    moments = families.family(family)
     paths = [path] if isinstance(path, str | os.PathLike) else list(path)
-    if not paths or any(not os.fspath(one) for one in paths):
+    if not paths or any(not os.fspath(name) for name in paths):
         raise TableError("expected `path` a file, a folder or a pattern of files, got an empty name")
-    tables = [open_file(found) for one in paths for found in find_files(one)]
-    layout = layout_of(tables[0], chosen, family, maker)
+    tables = [open_file(file) for name in paths for file in find_files(name)]
+    layout = layout_of(tables[0], columns, family, moments)
     for table in tables[1:]:
         _check_same_columns(tables[0], table)
-    return Predictions(tables, chosen, layout, rows)
+    return Predictions(tables, columns, layout, rows)
 
 
 def _check_same_columns(first: TableFile, other: TableFile) -> None:
@@ -172,3 +172,32 @@ def _check_same_columns(first: TableFile, other: TableFile) -> None:
     extra = next((name for name in other.names if name not in first.names), None)
     if extra is not None:
         raise file_error(other.path, f"with the columns of {Path(first.path).name}", f"{shown(extra)} too")
+
+
+def whole(source: Predictions, *, advance: Callable[[int], None] | None = None) -> tuple[Distribution, Tensor]:
+    r"""Read all rows as one prediction.
+
+    Args:
+        source: The predictions.
+        advance: Called after each chunk with its number of rows.
+
+    Returns:
+        The prediction of all rows, and their targets.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "predictions.csv"
+        >>> _ = path.write_text("mean,std,target\n1,2,5\n0,1,3\n")
+        >>> pred, target = whole(fcal.tables.open_predictions(path, chunk_rows=1))
+        >>> pred.stddev.tolist(), target.tolist()
+        ([2.0, 1.0], [5.0, 3.0])
+    """
+    preds, targets = [], []
+    for chunk in source:
+        preds.append(chunk.pred)
+        targets.append(chunk.target)
+        if advance is not None:
+            advance(len(chunk))
+    pred = cat(preds)
+    assert isinstance(pred, Distribution)
+    return pred, torch.cat(targets)

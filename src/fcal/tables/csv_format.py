@@ -1,4 +1,4 @@
-"""CSV as people have it: commas, semicolons or tabs, a byte-order mark, quotes, Windows line ends, decimal commas."""
+"""CSV files as they occur: commas, semicolons or tabs, byte-order marks, quotes, CRLF, decimal commas."""
 
 import codecs
 import csv as python_csv
@@ -7,20 +7,23 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from fcal.tables.arrow import compute, csv, pa
-from fcal.tables.errors import TableError, file_error, in_words, shown, value_error
-from fcal.tables.files import TableFile, check_not_empty, regrouped
-from fcal.tables.numbers import first_failure, numbers_of_text
+import numpy as np
+import pyarrow as pa
+from pyarrow import compute, csv
+from torch import Tensor
+
+from fcal.tables.arrow_columns import first_failure, numbers_of_text
+from fcal.tables.errors import TableError, file_error, message_of, shown, value_error
+from fcal.tables.readers import Block, TableFile, regrouped
+from fcal.tables.writers import Writer, flat
 
 _SAMPLE_BYTES = 1 << 18
 _BLOCK_BYTES = 1 << 20  # Arrow reads dozens of blocks ahead
 _DELIMITERS = (",", ";", "\t", "|")
 _OTHER_ENCODINGS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-_NAME_OF_DIGITS = r"^\s*[+-]?0\d"  # a leading zero
 _DECIMAL_COMMA = re.compile(r"\s*[+-]?\d*,\d+([eE][+-]?\d+)?\s*")
 _DECIMAL_POINT = re.compile(r"\s*[+-]?\d*\.\d+([eE][+-]?\d+)?\s*")
 
@@ -30,10 +33,10 @@ class Dialect:
     """How a CSV file is written.
 
     Attributes:
-        delimiter: Between values.
-        decimal: Decimal point of its numbers.
-        names: Columns, without spaces around them.
-        header_lines: Lines before the first row.
+        delimiter: Separator of values.
+        decimal: Decimal point of numbers.
+        names: Columns, stripped.
+        header_lines: Number of lines before the first row.
         has_rows: Whether anything follows the header.
     """
 
@@ -45,18 +48,12 @@ class Dialect:
 
 
 class CsvFile(TableFile):
-    """A CSV file.
+    """Reader of a CSV file in UTF-8; in a ``.tsv`` file tabs separate the values."""
 
-    Args:
-        path: The file; a suffix ``.tsv`` says that tabs separate its values.
-
-    Raises:
-        TableError: It is empty, has only a header, or is not UTF-8.
-    """
+    is_text = True
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        check_not_empty(path)
+        super().__init__(path)
         self.dialect = _sniffed(path)
         self.names, self.decimal = self.dialect.names, self.dialect.decimal
         self.check_names()
@@ -72,7 +69,7 @@ class CsvFile(TableFile):
             raise self._diagnosed(numbers, labels, error) from None
 
     def all_batches(self, rows: int) -> Iterator[pa.RecordBatch]:
-        """Every column as text, letter by letter."""
+        """Every column as text, character by character."""
         try:
             yield from regrouped(self._read(dict.fromkeys(self.names, pa.string())), rows)
         except pa.ArrowInvalid as error:
@@ -96,65 +93,92 @@ class CsvFile(TableFile):
             ) as reader:
                 yield from reader
         except OSError as error:
-            raise file_error(self.path, "a file to read", in_words(error)) from None
+            raise file_error(self.path, "a file to read", message_of(error)) from None
 
     def _diagnosed(self, numbers: Sequence[str], labels: Sequence[str], error: Exception) -> TableError:
-        """Look for what Arrow stumbled over: a row of another length, or a value that is no number or no text."""
+        """The cause of an error of Arrow: a row of another length, or a value that is not a number or not UTF-8."""
         try:
-            found = self._ragged() or self._unreadable(numbers, labels)
+            cause = self._ragged() or self._unreadable(numbers, labels)
         except (pa.ArrowInvalid, python_csv.Error):
-            found = None
-        return found or file_error(self.path, "a CSV file", in_words(error))
+            cause = None
+        return cause or file_error(self.path, "a CSV file", message_of(error))
 
     def _ragged(self) -> TableError | None:
-        wanted = len(self.names)
+        width = len(self.names)
         with self.path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
             lines = itertools.islice(file, self.dialect.header_lines, None)
             rows = (row for row in python_csv.reader(lines, delimiter=self.dialect.delimiter) if row)
             for number, row in enumerate(rows, 1):
-                if len(row) != wanted:
+                if len(row) != width:
                     text = shown(self.dialect.delimiter.join(row))
                     got = f"{len(row)} in data row {number}: {text}"
-                    return file_error(self.path, f"with {wanted} values in every row", got)
+                    return file_error(self.path, f"with {width} values in every row", got)
         return None
 
     def _unreadable(self, numbers: Sequence[str], labels: Sequence[str]) -> TableError | None:
-        before = 0
+        first_row = 0
         for batch in self._read(dict.fromkeys([*numbers, *labels], pa.binary())):
             for name in [*labels, *numbers]:
                 column = batch.column(name)
-                index = first_failure(column, lambda part: part.cast(pa.string()))
+                index = first_failure(column, lambda values: values.cast(pa.string()))
                 if index is not None:
-                    return value_error(self.path, name, "in UTF-8", column[index].as_py(), before + index + 1)
+                    return value_error(self.path, name, "in UTF-8", column[index].as_py(), first_row + index + 1)
             for name in numbers:
                 text = batch.column(name).cast(pa.string())
-                index = first_failure(text, lambda part: numbers_of_text(part, self.decimal))
+                index = first_failure(text, lambda values: numbers_of_text(values, self.decimal))
                 if index is not None:
-                    return value_error(self.path, name, "of numbers", text[index].as_py(), before + index + 1)
-            before += batch.num_rows
+                    return value_error(self.path, name, "of numbers", text[index].as_py(), first_row + index + 1)
+            first_row += batch.num_rows
         return None
 
 
-def inferred_types(files: Sequence[CsvFile], rows: int) -> dict[str, Any]:
-    """The narrowest of int64, float64 and text that all values of a column fit, for formats that have types.
+class CsvWriter(Writer):
+    """Writer of a CSV file in UTF-8; the values of a CSV input keep their delimiter and are copied as text."""
 
-    Numbers with leading zeros are names, not numbers, and stay text.
-    """
-    types = dict.fromkeys(files[0].names, pa.int64())
-    for file in files:
-        for batch in file.all_batches(rows):
-            for name, kind in types.items():
-                types[name] = _narrowest(batch.column(name), kind, file.decimal)
-    return types
+    def __init__(self, temporary: Path, target: Path, tables: Sequence[TableFile], chunk_rows: int) -> None:
+        super().__init__(temporary, target, tables, chunk_rows)
+        self._delimiter, self._decimal = _dialect(target, tables)
+        self._file: IO[bytes] = self._stack.enter_context(temporary.open("wb"))
+        self._has_header = False
 
+    def write(self, block: Block, columns: dict[str, Tensor]) -> None:
+        """Append lines."""
+        new = flat(columns)
+        if not self._has_header:
+            header = [pa.array([name], pa.large_string()) for name in (*self._names, *new)]
+            self._write_lines(header)
+            self._has_header = True
+        old = [self._text(name, block.batch.column(name)) for name in self._names]
+        self._write_lines([*old, *(self._number_text(value) for value in new.values())])
 
-def _narrowest(text: pa.Array, kind: pa.DataType, decimal: str) -> pa.DataType:
-    if kind == pa.string() or compute.any(compute.match_substring_regex(text, _NAME_OF_DIGITS)).as_py():
-        return pa.string()
-    for candidate in (pa.int64(), pa.float64()) if kind == pa.int64() else (pa.float64(),):
-        if first_failure(text, partial(numbers_of_text, decimal=decimal, kind=candidate)) is None:
-            return candidate
-    return pa.string()
+    def _write_lines(self, columns: Sequence[pa.Array]) -> None:
+        quoted = [self._quoted(column) for column in columns]
+        lines = compute.binary_join_element_wise(*quoted, pa.scalar(self._delimiter, pa.large_string()))
+        ended = compute.binary_join_element_wise(lines, pa.scalar("\n", lines.type), pa.scalar("", lines.type))
+        _, offsets, data = ended.buffers()  # the lines are contiguous in Arrow's memory
+        bounds = np.frombuffer(offsets, np.int64)[ended.offset : ended.offset + len(ended) + 1]
+        self._file.write(memoryview(data)[bounds[0] : bounds[-1]])
+
+    def _text(self, name: str, column: pa.Array) -> pa.Array:
+        if pa.types.is_dictionary(column.type):
+            column = column.dictionary_decode()
+        try:
+            return column.cast(pa.large_string()).fill_null("")
+        except pa.ArrowException:
+            raise self._cannot_hold(name, column.type) from None
+
+    def _number_text(self, value: Tensor) -> pa.Array:
+        text = pa.array(value.detach().contiguous().numpy()).cast(pa.large_string())
+        return text if self._decimal == "." else compute.replace_substring(text, ".", self._decimal)
+
+    def _quoted(self, text: pa.Array) -> pa.Array:
+        special = compute.match_substring_regex(text, rf'["\r\n\{self._delimiter}]|^\s|\s$')
+        if not compute.any(special).as_py():
+            return text
+        mark = pa.scalar('"', text.type)
+        doubled = compute.replace_substring(text, '"', '""')
+        marked = compute.binary_join_element_wise(mark, doubled, mark, pa.scalar("", text.type))
+        return compute.if_else(special, marked, text)
 
 
 def _sniffed(path: Path) -> Dialect:
@@ -170,7 +194,7 @@ def _sniffed(path: Path) -> Dialect:
 
 
 def _decoded(path: Path, raw: bytes, *, whole: bool) -> str:
-    """The lines of the header and after; an unreadable letter of a later line is for the reader to find."""
+    """The sample as text; invalid bytes after the header are left for the reader to report."""
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     try:
         return decoder.decode(raw, final=whole)
@@ -194,20 +218,34 @@ def _header(path: Path, text: str) -> tuple[int, tuple[str, ...], str]:
     try:
         names = tuple(name.strip().strip('"').strip() for name in next(reader))
     except python_csv.Error as error:
-        raise file_error(path, "a CSV file", in_words(error)) from None
+        raise file_error(path, "a CSV file", message_of(error)) from None
     return blank + reader.line_num, names, delimiter
 
 
 def _delimiter(line: str) -> str:
     unquoted = re.sub(r'"[^"]*"', "", line)
-    return max(_DELIMITERS, key=unquoted.count)  # the first of them where there is none
+    return max(_DELIMITERS, key=unquoted.count)  # the first of them where none occurs
 
 
 def _decimal(lines: Sequence[str], delimiter: str) -> str:
-    """A comma where the first rows have decimal commas and no decimal points, and the comma separates nothing."""
+    """A comma where the first rows have decimal commas, no decimal points, and another delimiter."""
     if delimiter == ",":
         return "."
     fields = [field.strip('"') for line in lines for field in line.rstrip("\n").split(delimiter)]
     if any(_DECIMAL_POINT.fullmatch(field) for field in fields):
         return "."
     return "," if any(_DECIMAL_COMMA.fullmatch(field) for field in fields) else "."
+
+
+def _dialect(target: Path, tables: Sequence[TableFile]) -> tuple[str, str]:
+    """Delimiter and decimal point of a CSV file to write."""
+    first = tables[0]
+    for table in tables:
+        if table.decimal != first.decimal:
+            requirement = f"with the decimal point {first.decimal!r} of {first.path.name}"
+            raise file_error(table.path, requirement, repr(table.decimal))
+    if target.suffix.lower() == ".tsv":
+        return "\t", first.decimal
+    if isinstance(first, CsvFile) and first.dialect.delimiter != "\t":
+        return first.dialect.delimiter, first.decimal
+    return (";" if first.decimal == "," else ","), first.decimal
