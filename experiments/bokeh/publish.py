@@ -17,10 +17,10 @@ from fcal.benchmarks.bokeh import ablations, claims, goals, markdown
 from fcal.benchmarks.bokeh.methods import METHODS
 from fcal.benchmarks.bokeh.page import REGIME_WORDS, with_pictures
 from fcal.benchmarks.bokeh.rows import COLUMNS
-from fcal.plots.columns import column_notes
-from fcal.plots.galleries import disc_gallery
-from fcal.plots.sheets import calibration_sheet
-from fcal.reports.ranking import ONE_SEED
+from fcal.benchmarks.titles import COLUMN_STYLES, ROW_STYLES
+from fcal.plots import calibration_sheet, disc_gallery
+from fcal.plots.styles import footnotes
+from fcal.reports.results_table import ONE_SEED
 from fcal.sweeps import Cell, Store
 
 _ALONE = "Of one seed there is no standard error: where a rule asks for two of them, a difference of any size counts.\n"
@@ -96,10 +96,10 @@ def _pictures(folder: Path, settings: bokeh.Settings, done: bokeh.Benchmark) -> 
     for regime in settings.regimes:
         mine = {table["noise"]: table for table in tables if table["regime"] == regime}
         names = [f"calibration-{regime}.png"]
-        _save(folder / names[0], calibration_sheet(mine))
+        _save(folder / names[0], calibration_sheet(mine, rows=ROW_STYLES))
         for noise, table in mine.items():
             names.append(f"gallery-{regime}-{noise}.png")
-            _save(folder / names[-1], disc_gallery(table["gallery"]))
+            _save(folder / names[-1], disc_gallery(table["gallery"], rows=ROW_STYLES))
         drawn[regime] = names
     return drawn
 
@@ -188,7 +188,7 @@ def _facts(settings: bokeh.Settings, store: Store) -> str:
         "`predict_ms` one image; both are processor time of one thread. Floors take residuals as independent; the two "
         "of an image are not quite, which makes bands of ECE(q) up to a sixth too narrow.\n"
     )
-    notes = [*column_notes(COLUMNS), *([ONE_SEED] if settings.seeds == 1 else [])]
+    notes = [*footnotes(COLUMN_STYLES, COLUMNS), *([ONE_SEED] if settings.seeds == 1 else [])]
     words = [rule, *(f"{note}\n" for note in notes)]
     return "\n".join([*words, *lines, "", "```toml", to_toml(settings).strip(), "```", ""])
 

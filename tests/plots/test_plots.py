@@ -16,9 +16,9 @@ from plots.simulated import KINDS, simulated, without_sd
 from scipy import stats
 
 import fcal.plots as plots
-from fcal.metrics.report import Histogram, Reliability, SigmaBins
-from fcal.plots.geometry import band_at
-from fcal.plots.laws import chi2_curve, normal_curve
+from fcal.metrics.report import Reliability, SigmaBins
+from fcal.plots.calibrated import band_at, chi2_density, normal_density
+from fcal.plots.matplotlib_renderer import PALETTE
 
 SINGLE = (
     plots.reliability_z,
@@ -92,8 +92,8 @@ def test_region_in_which_a_model_lies_bears_its_name(draw, scale, name):
     report = simulated()
     curve = replace(getattr(report.curves, field), nominal=tuple(p), empirical=tuple(share))
     ax = draw(replace(report, curves=replace(report.curves, **{field: curve})))
-    tints = {"over-confident": plots.reliability.OVER, "under-confident": plots.reliability.UNDER}
-    regions = [patch for patch in ax.patches if mpl.colors.same_color(patch.get_facecolor()[:3], tints[name])]
+    tint = PALETTE[name.replace("confident", "soft")]
+    regions = [patch for patch in ax.patches if mpl.colors.same_color(patch.get_facecolor(), tint)]
     inside = [(x, y) for x, y in zip(p, share, strict=True) if abs(x - y) > 0.02 and 0.001 < y < 0.999]
     assert inside
     for point in inside:
@@ -119,11 +119,11 @@ def test_histogram_heights_are_the_densities_and_the_law_integrates_to_one():
 
 
 def test_laws_are_those_of_scipy():
-    z, q = Histogram((-6.0, 9.0), (0.1,), 0.0), Histogram((0.0, 40.0), (0.025,), 0.0)
-    x, density = normal_curve(z)
+    x, density = normal_density(-6.0, 9.0)
+    assert (x[0], x[-1]) == (-6.0, 9.0)
     np.testing.assert_allclose(density, stats.norm.pdf(x), rtol=1e-12)
     for df in (1, 2, 7):
-        x, density = chi2_curve(q, df)
+        x, density = chi2_density(0.0, 40.0, df)
         assert min(x) > 0
         np.testing.assert_allclose(density, stats.chi2.pdf(x, df), rtol=1e-11)
 

@@ -3,7 +3,7 @@
 import numpy as np
 from scipy import stats
 
-from fcal.benchmarks.bokeh.rows import COLUMNS
+from fcal.plots.styles import ColumnStyle, RowStyle
 
 METHODS = (
     "oracle",
@@ -23,6 +23,45 @@ METHODS = (
     "fcal_wass",
     "fcal_wass_all",
 )
+TITLES = {
+    "oracle": "oracle",
+    "nll": "NLL",
+    "calibration_loss": "calibration loss",
+    "beta_nll": "beta-NLL",
+    "mmd": "MMD",
+    "pce_kde": "PCE-KDE",
+    "gp_beta": "GP-Beta",
+    "fcal_kl": "f-Cal-KL",
+    "fcal_wass": "f-Cal-Wass",
+}
+HIGHLIGHTED = ("fcal_wass", "nll", "fcal_kl", "temperature", "calibration_loss")
+
+
+def _row_style(name):
+    base = name.removesuffix("_all")
+    title = TITLES.get(base, base)
+    if base != name:
+        return RowStyle(title, "all data", footnote="Rows “all data” are also trained on the held-out data.")
+    rank = HIGHLIGHTED.index(name) if name in HIGHLIGHTED else None
+    return RowStyle(title, highlight=rank, reference=name == "oracle")
+
+
+ROWS = {name: _row_style(name) for name in METHODS}
+_SMOOTH = "L1 is a smooth L1 (Huber's loss) of the predicted mean."
+COLUMNS = {
+    "l1_gt": ColumnStyle("L1(GT)", footnote=_SMOOTH),
+    "l1": ColumnStyle("L1", footnote=_SMOOTH),
+    "ece_z": ColumnStyle("ECE(z)"),
+    "mce_z": ColumnStyle("MCE(z)"),
+    "ece_q": ColumnStyle("ECE(q)", "expected calibration error of sums"),
+    "mce_q": ColumnStyle("MCE(q)"),
+    "nll": ColumnStyle("NLL"),
+    "crps": ColumnStyle("CRPS"),
+    "ence": ColumnStyle("ENCE"),
+    "sigma_corr": ColumnStyle("corr(sigma)", lower_is_better=False),
+    "train_s": ColumnStyle("train, s", ranked=False),
+    "predict_ms": ColumnStyle("predict, ms", ranked=False),
+}
 _SIZES = dict(zip(COLUMNS, (0.0016, 0.0021, 0.02, 0.05, 0.3, 0.5, -1.3, 0.02, 0.1, 0.5, 60, 0.9), strict=True))
 
 

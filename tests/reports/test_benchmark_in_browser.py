@@ -3,9 +3,7 @@
 import pytest
 from reports.browser import browser, visit
 from reports.made_up import made_up_table
-from reports.test_benchmark_page import HOSTILE, hostile_table
-
-from fcal.reports import benchmark_page
+from reports.test_benchmark_page import HOSTILE, benchmark_page, hostile_table
 
 
 @pytest.fixture(scope="module")

@@ -5,16 +5,25 @@ import io
 import json
 import re
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
-from reports.made_up import made_up_table
+from reports.made_up import COLUMNS, ROWS, made_up_table
 
-from fcal.reports import benchmark_page, benchmark_sections
-from fcal.reports.gallery import data_uri
-from fcal.reports.method_figures import learning_drawings
-from fcal.reports.ranking import Score, marks, row_score
-from fcal.reports.scoreboard import failures, footnotes, paper_table, results_table, table_title
+from fcal import reports
+from fcal.plots.benchmark_figures import learning_figure, logged_quantities
+from fcal.reports import results_table as tables_module
+from fcal.reports.plotly_renderer import layout, traces
+from fcal.reports.results_table import Score, marks, row_score, table_title
+from fcal.reports.svg_gallery import data_uri
+
+benchmark_page = partial(reports.benchmark_page, rows=ROWS, columns=COLUMNS)
+benchmark_sections = partial(reports.benchmark_sections, rows=ROWS, columns=COLUMNS)
+results_table = partial(tables_module.results_table, rows=ROWS, columns=COLUMNS)
+notes_list = partial(tables_module.notes_list, rows=ROWS, columns=COLUMNS)
+paper_table = partial(tables_module.paper_table, rows=ROWS, columns=COLUMNS)
+failures_list = partial(tables_module.failures_list, rows=ROWS)
 
 HOSTILE = "</script><script>alert('x')</script>&\u2028\"<!-- %{x} $y$"
 
@@ -38,7 +47,7 @@ def row(nll, sd=0.1, *, seeds=None, **more):
 # Standard error of a difference of two means of 5 values with sd 0.1: 0.1 * sqrt(2 / 5) = 0.0632; twice that: 0.1265.
 @pytest.mark.parametrize(("gap", "near"), [(0.126, True), (0.127, False)])
 def test_mark_without_seeds_is_two_standard_errors_of_the_difference(gap, near):
-    found = marks({"a": Score(1.0, 0.1), "b": Score(1.0 + gap, 0.1)}, column="nll", seeds=5)
+    found = marks({"a": Score(1.0, 0.1), "b": Score(1.0 + gap, 0.1)}, column=COLUMNS["nll"], seeds=5)
     assert found == {"a": "best"} | ({"b": "near"} if near else {})
 
 
@@ -46,25 +55,25 @@ def test_mark_is_paired_where_every_seed_is_known():
     # Far apart as independent numbers (sd 10), but each seed of b is 1.0 to 1.2 above that of a: sd 0.1, error 0.058.
     a, b = (0.0, 10.0, 20.0), (1.0, 11.1, 21.2)
     scores = {"a": Score(10.0, 10.0, a), "b": Score(11.1, 10.1, b)}
-    assert marks(scores, column="nll", seeds=3) == {"a": "best"}
+    assert marks(scores, column=COLUMNS["nll"], seeds=3) == {"a": "best"}
     unpaired = {name: replace(one, values=()) for name, one in scores.items()}
-    assert marks(unpaired, column="nll", seeds=3) == {"a": "best", "b": "near"}
+    assert marks(unpaired, column=COLUMNS["nll"], seeds=3) == {"a": "best", "b": "near"}
 
 
 def test_marks_of_one_seed_name_nobody():
-    assert marks({"a": Score(1.0), "b": Score(2.0)}, column="nll", seeds=1) == {}
+    assert marks({"a": Score(1.0), "b": Score(2.0)}, column=COLUMNS["nll"], seeds=1) == {}
 
 
-def test_marks_skip_the_oracle_and_what_is_undefined_and_give_ties_to_all():
-    scores = {"oracle": Score(0.0), "a": Score(1.0, 0.0), "b": Score(1.0, 0.0), "c": Score(None)}
-    assert marks(scores, column="nll", seeds=5) == {"a": "best", "b": "best"}
-    assert marks({"c": Score(None)}, column="nll", seeds=5) == {}
+def test_marks_skip_what_is_undefined_and_give_ties_to_all():
+    scores = {"a": Score(1.0, 0.0), "b": Score(1.0, 0.0), "c": Score(None)}
+    assert marks(scores, column=COLUMNS["nll"], seeds=5) == {"a": "best", "b": "best"}
+    assert marks({"c": Score(None)}, column=COLUMNS["nll"], seeds=5) == {}
 
 
 def test_more_is_better_for_correlation_and_times_are_not_ranked():
     scores = {"a": Score(0.9, 0.01), "b": Score(0.1, 0.01)}
-    assert marks(scores, column="sigma_corr", seeds=5) == {"a": "best"}
-    assert marks(scores, column="train_s", seeds=5) == {}
+    assert marks(scores, column=COLUMNS["sigma_corr"], seeds=5) == {"a": "best"}
+    assert marks(scores, column=COLUMNS["train_s"], seeds=5) == {}
 
 
 def test_row_score_reads_seeds_and_nulls():
@@ -99,8 +108,8 @@ def test_failed_row_keeps_its_numbers_and_says_why_and_is_never_best():
     assert cells(html, "MMD")[0] == ("", "0.100", "± 0.10")
     assert "✗ failed" in html
     assert cells(html, "NLL")[0][0] == "best"
-    assert "<strong>MMD</strong> failed: loss was nan &lt;b&gt;" in failures(small_table(rows))
-    assert failures(small_table({"nll": row(1.0)})) == ""
+    assert "<strong>MMD</strong> failed: loss was nan &lt;b&gt;" in failures_list(small_table(rows))
+    assert failures_list(small_table({"nll": row(1.0)})) == ""
 
 
 def test_row_without_any_number_is_dashes():
@@ -152,8 +161,8 @@ def test_foot_of_a_table_explains_its_columns_and_rows():
     table = {"columns": ["l1", "nll"], "rows": {"nll": row(1.0), "nll_all": row(1.0)}}
     section = benchmark_sections([table])[1].body_html
     assert "<li>L1 is a smooth L1 (Huber&#x27;s loss) of the predicted mean" in section
-    assert "<li>Rows “..._all”, or “all data”, are also trained on the held-out data" in section
-    assert footnotes({"columns": ["nll"], "rows": {"nll": row(1.0)}}) == ""
+    assert "<li>Rows “all data” are also trained on the held-out data" in section
+    assert notes_list({"columns": ["nll"], "rows": {"nll": row(1.0)}}) == ""
 
 
 def test_paper_stands_beside_ours():
@@ -236,11 +245,15 @@ def test_figures_are_valid_for_plotly():
             go.Figure(data=figure["data"], layout=figure["layout"])  # unknown names and values raise
 
 
+def learning_figures(histories):
+    return [learning_figure(histories, name, ROWS, COLUMNS, set(histories)) for name in logged_quantities(histories)]
+
+
 def test_learning_reads_both_spellings_and_the_usual_quantities_come_first():
     lines = [{"epoch": e, "step": 9 * e, "train/mmd": 1.0, "validation/nll": e, "train/nll": -e} for e in range(4)]
-    drawings = learning_drawings({"nll": lines}, {"nll"})
-    assert [drawing.title for drawing in drawings] == ["NLL", "mmd"]
-    assert [(trace["line"]["dash"], trace["y"]) for trace in drawings[0].traces] == [
+    drawn = learning_figures({"nll": lines})
+    assert [figure.title for figure in drawn] == ["NLL", "mmd"]
+    assert [(trace["line"]["dash"], trace["y"]) for trace in traces(drawn[0])] == [
         ("dot", [0.0, -1.0, -2.0, -3.0]),
         ("solid", [0.0, 1.0, 2.0, 3.0]),
     ]
@@ -251,11 +264,11 @@ def test_learning_marks_where_the_second_stage_begins():
         return [{"epoch": place, "stage": stage, "val_nll": 1.0} for place, stage in enumerate(stages, start=1)]
 
     histories = {"nll": epochs([1, 1, 1]), "fcal_kl": epochs([1, 1, 1, 2, 2]), "mmd": epochs([1, 1, 1, 2])}
-    (drawing,) = learning_drawings(histories, set(histories))
-    assert [(shape["x0"], shape["x1"]) for shape in drawing.layout["shapes"]] == [(3.5, 3.5)]
-    assert drawing.caption[0].startswith("thin vertical line: from here on each method trains by its own loss")
-    (alone,) = learning_drawings({"nll": epochs([1, 1])}, {"nll"})
-    assert (list(alone.layout["shapes"]), list(alone.caption)) == ([], [])
+    (figure,) = learning_figures(histories)
+    assert [(shape["x0"], shape["x1"]) for shape in layout(figure)["shapes"]] == [(3.5, 3.5)]
+    assert figure.caption[0].startswith("thin vertical line: from here on each method trains by its own loss")
+    (alone,) = learning_figures({"nll": epochs([1, 1])})
+    assert (layout(alone)["shapes"], list(alone.caption)) == ([], [])
 
 
 def test_dashed_lines_are_drawn_over_solid_ones():

@@ -172,7 +172,7 @@ def test_hostile_name_is_text_in_a_hover_label(running, path):
         page = seen.open(path)
         area = page.locator(".plot.wide .drawing")
         area.scroll_into_view_if_needed()
-        area.evaluate("area => Plotly.Fx.hover(area, [{curveNumber: 1, pointNumber: 2}])")
+        area.evaluate("area => Plotly.Fx.hover(area, [{curveNumber: 2, pointNumber: 2}])")
         label = area.locator(".hoverlayer .hovertext").first
         label.wait_for()
         assert "<b>bold</b> &amp; $x$ %{x}" in label.text_content()

@@ -21,7 +21,8 @@ from fcal.reports import (
     verdict_section,
     write_page,
 )
-from fcal.reports.markup import Cell, Column, escaped, plot_text, script_json, table
+from fcal.reports.markup import Cell, Column, escaped, script_json, table
+from fcal.reports.plotly_renderer import plot_text
 
 HOSTILE = "</script><script>alert('x')</script>&\u2028\u2029\"<!--"
 
@@ -209,7 +210,7 @@ def test_name_that_is_not_unicode_is_written_all_the_same(tmp_path):
 
 def test_markup_of_text_and_json():
     assert escaped("<a href='x'>") == "&lt;a href=&#x27;x&#x27;&gt;"
-    assert plot_text("$x$ <b>") == "&#36;x&#36; &lt;b&gt;"
+    assert plot_text("$x$ <b> %{y}") == "&#36;x&#36; &lt;b&gt; &#37;{y}"
     text = script_json({"a": [HOSTILE, float("inf"), 1.5, None]})
     assert not set("<>&\u2028\u2029") & set(text)
     assert json.loads(text) == {"a": [HOSTILE, None, 1.5, None]}

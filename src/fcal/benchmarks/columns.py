@@ -1,8 +1,7 @@
 """Columns of printed tables: the names that pictures and pages use, and factors that make their numbers readable."""
 
-from fcal.plots.columns import column_title
-
-_FACTORS = {"l1_gt": 1000, "l1": 1000, "ece_z": 100, "mce_z": 100, "ece_q": 100, "mce_q": 100, "crps": 1000}
+from fcal.benchmarks.titles import COLUMN_STYLES
+from fcal.plots.styles import column_style
 
 
 def scaled_title(column: str) -> str:
@@ -12,8 +11,8 @@ def scaled_title(column: str) -> str:
         >>> scaled_title("ece_q"), scaled_title("nll")
         ('ECE(q) x100', 'NLL')
     """
-    factor = _FACTORS.get(column)
-    return column_title(column) + (f" x{factor}" if factor else "")
+    style = column_style(COLUMN_STYLES, column)
+    return style.title + (f" x{style.factor}" if style.factor != 1 else "")
 
 
 def scaled_number(column: str, value: float, digits: int = 3) -> str:
@@ -23,4 +22,4 @@ def scaled_number(column: str, value: float, digits: int = 3) -> str:
         >>> scaled_number("ece_q", 0.12345), scaled_number("nll", -1.8282)
         ('12.3', '-1.83')
     """
-    return f"{value * _FACTORS.get(column, 1):.{digits}g}"
+    return f"{value * column_style(COLUMN_STYLES, column).factor:.{digits}g}"

@@ -9,9 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from fcal.benchmarks.columns import scaled_number, scaled_title
-from fcal.plots.columns import column_notes
-from fcal.plots.methods import method_notes
-from fcal.reports.ranking import ONE_SEED
+from fcal.benchmarks.titles import COLUMN_STYLES, ROW_STYLES
+from fcal.plots.styles import footnotes
+from fcal.reports.results_table import ONE_SEED
 
 _SHOWN = ("l1_gt", "l1", "ece_z", "ece_q", "nll", "crps", "ence", "sigma_corr", "train_s", "predict_ms")
 _OF_PAPER = ("l1_gt", "ece_z", "ece_q", "nll")
@@ -39,7 +39,7 @@ def _notes(tables: Sequence[Mapping[str, Any]]) -> list[str]:
     """What the names of columns and rows do not say, and what one seed cannot."""
     rows = [name for entry in tables for name in entry["rows"]]
     alone = any(entry["seeds"] == 1 for entry in tables)
-    return [*column_notes(_SHOWN), *method_notes(rows), *([ONE_SEED] if alone else [])]
+    return [*footnotes(COLUMN_STYLES, _SHOWN), *footnotes(ROW_STYLES, rows), *([ONE_SEED] if alone else [])]
 
 
 def _show(console: Console, table: Table) -> None:

@@ -1,40 +1,24 @@
-"""Pictures of a report: ``ax=`` in, ``ax`` out; nothing is measured anew and no global style is touched."""
+"""Pictures of reports and benchmarks: ``ax=`` in, ``ax`` out; no metric is recomputed, no global style is touched."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fcal.plots.ellipses import didactic
-    from fcal.plots.errors import error_by_sigma, sparsification
-    from fcal.plots.galleries import disc_gallery
-    from fcal.plots.groups import coverage_by_group
-    from fcal.plots.histograms import q_histogram, z_histogram
-    from fcal.plots.learning import learning_curves
-    from fcal.plots.panels import before_after, overview
-    from fcal.plots.quantiles import qq
-    from fcal.plots.reliability import reliability_central, reliability_q, reliability_z
-    from fcal.plots.sheets import calibration_sheet
-    from fcal.plots.tradeoffs import tradeoff
-
-# Names resolve on first use: the page of plotly figures shares words and laws with us, and needs no matplotlib.
-_HOME_OF = {
-    "before_after": "panels",
-    "calibration_sheet": "sheets",
-    "coverage_by_group": "groups",
-    "didactic": "ellipses",
-    "disc_gallery": "galleries",
-    "error_by_sigma": "errors",
-    "learning_curves": "learning",
-    "overview": "panels",
-    "q_histogram": "histograms",
-    "qq": "quantiles",
-    "reliability_central": "reliability",
-    "reliability_q": "reliability",
-    "reliability_z": "reliability",
-    "sparsification": "errors",
-    "tradeoff": "tradeoffs",
-    "z_histogram": "histograms",
-}
+    from fcal.plots.benchmark_plots import calibration_sheet, disc_gallery, learning_curves, tradeoff
+    from fcal.plots.covariance_ellipses import didactic
+    from fcal.plots.report_plots import (
+        before_after,
+        coverage_by_group,
+        error_by_sigma,
+        overview,
+        q_histogram,
+        qq,
+        reliability_central,
+        reliability_q,
+        reliability_z,
+        sparsification,
+        z_histogram,
+    )
 
 __all__ = [
     "before_after",
@@ -55,12 +39,18 @@ __all__ = [
     "z_histogram",
 ]
 
+# Names resolve on first use: pages use the figure model too, and need no matplotlib.
+_MODULES = {
+    "didactic": "covariance_ellipses",
+    **dict.fromkeys(("calibration_sheet", "disc_gallery", "learning_curves", "tradeoff"), "benchmark_plots"),
+}
+
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
+    if name not in __all__:
         raise AttributeError(f"module 'fcal.plots' has no attribute {name!r}")
-    importlib.import_module("fcal.plots.canvas")  # the one that says what to install where matplotlib is missing
-    value = getattr(importlib.import_module(f"fcal.plots.{_HOME_OF[name]}"), name)
+    importlib.import_module("fcal.plots.matplotlib_renderer")  # says what to install where matplotlib is missing
+    value = getattr(importlib.import_module(f"fcal.plots.{_MODULES.get(name, 'report_plots')}"), name)
     globals()[name] = value
     return value
 

@@ -18,7 +18,7 @@ DASHES = {
     "dash": (5, 9),
     "dot": (2, 5),
 }
-COLOURS = 8
+SERIES = tuple(f"series-{letter}" for letter in "abcdefgh")  # names of colours
 _CYCLE = ("longdash", "solid", "dash", "dashdot", "longdashdot")
 _MOST_AT_FIRST = 6
 
@@ -132,11 +132,11 @@ class LineStyle(NamedTuple):
     """Colour and dashes of the lines of a row.
 
     Attributes:
-        colour: Number of its colour, below ``COLOURS``; -1 for a reference, which has that of the text.
+        colour: One of ``SERIES``; ``"ink"``, the colour of the text, for a reference.
         dash: One of ``DASHES``.
     """
 
-    colour: int
+    colour: str
     dash: str
 
 
@@ -149,7 +149,7 @@ def line_styles(rows: Rows, names: Iterable[str] = ()) -> dict[str, LineStyle]:
     Example:
         >>> rows = {"oracle": RowStyle("oracle", reference=True), "nll": RowStyle("NLL", highlight=1)}
         >>> line_styles(rows, ["mine"])["nll"], line_styles(rows)["oracle"].colour
-        (LineStyle(colour=1, dash='solid'), -1)
+        (LineStyle(colour='series-b', dash='solid'), 'ink')
     """
     styles = dict(rows) | {name: RowStyle(name) for name in names if name not in rows}
     ranks = {style.title: style.highlight for style in styles.values() if style.highlight is not None}
@@ -161,10 +161,11 @@ def line_styles(rows: Rows, names: Iterable[str] = ()) -> dict[str, LineStyle]:
 
 def _line_style(style: RowStyle, place: int) -> LineStyle:
     if style.reference:
-        return LineStyle(-1, "dot")
+        return LineStyle("ink", "dot")
     # At most four share a colour: two methods, each with its variant; a step of its own each keeps their dashes apart.
-    step = place // COLOURS + (2 if style.variant else 0)
-    return LineStyle(place % COLOURS, _CYCLE[(place % COLOURS + step) % len(_CYCLE)])
+    lap, colour = divmod(place, len(SERIES))
+    step = lap + (2 if style.variant else 0)
+    return LineStyle(SERIES[colour], _CYCLE[(colour + step) % len(_CYCLE)])
 
 
 def bottom_to_top(rows: Rows, names: Iterable[str]) -> list[str]:

@@ -1,15 +1,15 @@
-"""One self-contained HTML page that opens from disk, and the sections it is made of."""
+"""Self-contained HTML pages that open from disk, and the sections they are made of."""
 
 from fcal.reports.benchmark import benchmark_page, benchmark_sections
-from fcal.reports.calibration import calibration_page
-from fcal.reports.page import Section, page, write_page
-from fcal.reports.sections import (
+from fcal.reports.calibration import (
+    calibration_page,
     comparison_section,
     groups_section,
     numbers_section,
     plots_section,
     verdict_section,
 )
+from fcal.reports.page import Section, page, write_page
 
 __all__ = [
     "Section",

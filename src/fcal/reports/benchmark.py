@@ -4,29 +4,54 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fcal._files import provenance
+from fcal.plots.benchmark_figures import LAW_WIDTH, PANELS, calibration_figure, learning_figure, logged_quantities
 from fcal.plots.captions import shortened
-from fcal.plots.method_curves import shown_at_first
-from fcal.reports.drawing import grid
-from fcal.reports.gallery import gallery_html
+from fcal.plots.styles import (
+    DASHES,
+    Columns,
+    ColumnStyle,
+    LineStyle,
+    Rows,
+    RowStyle,
+    line_styles,
+    ordered,
+    row_style,
+    shown_at_first,
+)
 from fcal.reports.markup import escaped
-from fcal.reports.method_figures import calibration_drawings, learning_drawings, line_legend
 from fcal.reports.page import Section, page
-from fcal.reports.ranking import ONE_SEED, RULE
-from fcal.reports.scoreboard import (
+from fcal.reports.plotly_renderer import colour_of, grid
+from fcal.reports.results_table import (
     FLOOR_RULE,
+    ONE_SEED,
     OWN_FLOOR_RULE,
+    RANKING_RULE,
     Table,
     failed,
-    failures,
-    footnotes,
+    failures_list,
     has_own_floors,
+    notes_list,
     paper_table,
     results_table,
     seeds_of,
     table_title,
 )
+from fcal.reports.svg_gallery import gallery_html
 
 _LONGEST_NOTE = 1000
+_LONGEST_TITLE = 40
+_MOST_QUANTITIES = 6
+_CURVES_TEXT = (
+    "<p>x is nominal, y is what happened. Grey bands, where there are any: where 95 % of perfectly calibrated models "
+    "would lie. Click a name to show or hide its lines.</p>"
+)
+_LEARNING_TEXT = (
+    "<p>Thin and dotted: on training data; else on validation data. Click a name to show or hide its lines.</p>"
+)
+_GALLERY_TEXT = (
+    "<p>Where error bars are true, the label lies within the ellipse of 2 sigma in 86 % of the images. The true noise "
+    "is what the label adds to the true centre; a prediction also has to answer for its own error.</p>"
+)
 
 
 def benchmark_page(
@@ -37,23 +62,27 @@ def benchmark_page(
     notes: Sequence[str] = (),
     seconds: float | None = None,
     versions: Mapping[str, Any] | None = None,
+    rows: Mapping[str, RowStyle] = {},
+    columns: Mapping[str, ColumnStyle] = {},
 ) -> str:
     """The whole page of ``fcal benchmark``: tables, distributions and reliability, images, learning curves.
 
     Args:
-        tables: As in ``fcal benchmark --json``: mappings with ``columns``, ``rows`` (by method, by column
+        tables: As in ``fcal benchmark --json``: mappings with ``columns``, ``rows`` (by name, by column
             ``{"mean": .., "sd": ..}`` or None; ``seeds``, by column a list; ``"status": "failed"`` and ``"reason"``;
             ``<column>_floor`` where a row has a floor of its own),
             and where known ``noise``, ``regime``, ``seeds``, ``bins``, ``df``, ``n_test``, ``floors``, ``paper``,
-            ``paper_grid``. Beside that, for the figures, each may have ``curves`` (see
-            ``fcal.plots.method_curves.curves_of``), ``gallery`` (see ``fcal.plots.shots.read_shots``) and
-            ``learning`` (by method a list of epochs, such as ``{"epoch": 0, "train_nll": 1.0, "val_nll": 1.2}``, with
-            a ``stage`` where the loss changes on the way).
-        command: What was run, exactly.
+            ``paper_grid``. For the figures, each may also have ``curves`` (see
+            ``fcal.plots.benchmark_figures.curves_of``), ``gallery`` (see
+            ``fcal.plots.predicted_positions.read_gallery``) and ``learning`` (see
+            ``fcal.plots.benchmark_figures.learning_figure``).
+        command: The command that was run.
         title: Of the page.
         notes: Sentences for the top of the page.
         seconds: How long it took.
         versions: Versions, commit and machine; those of this process where absent.
+        rows: Descriptions of rows, in the order in which they are shown; a row without one has its name as a title.
+        columns: Descriptions of columns; a column without one has its name as a title.
 
     Returns:
         One self-contained HTML document; it makes no request and opens from disk.
@@ -63,109 +92,141 @@ def benchmark_page(
         ValueError: A table lacks columns or rows, or a figure's data do not fit together.
         ImportError: There are figures and plotly is not installed.
     """
-    sections = benchmark_sections(tables, notes=notes)
+    sections = benchmark_sections(tables, notes=notes, rows=rows, columns=columns)
     facts = dict(provenance() if versions is None else versions)
     if seconds is not None:
         facts["wall time"] = _duration(seconds)
     return page(title, sections, command=command, versions=facts)
 
 
-def benchmark_sections(tables: Sequence[Table], *, notes: Sequence[str] = ()) -> list[Section]:
-    """The sections of that page, for pages that hold more."""
+def benchmark_sections(
+    tables: Sequence[Table],
+    *,
+    notes: Sequence[str] = (),
+    rows: Mapping[str, RowStyle] = {},
+    columns: Mapping[str, ColumnStyle] = {},
+) -> list[Section]:
+    """The sections of :func:`benchmark_page`, for pages that hold more."""
     tables = _checked(tables)
-    sections = [_introduction(tables, notes)]
-    sections += [Section(table_title(one), _results(one)) for one in tables]
-    sections += _calibration_sections([one for one in tables if one.get("curves")])
-    for one in tables:
-        if one.get("gallery"):
-            sections.append(Section(f"Images: {table_title(one)}", _GALLERY_WORDS + gallery_html(one["gallery"])))
-    for one in tables:
-        learned = one.get("learning") or {}
-        shown = _shown(learned, [one])
-        drawings = learning_drawings(learned, shown)
-        if drawings:
-            body = _LEARNING_WORDS + line_legend(learned, shown) + grid(drawings)
-            sections.append(Section(f"Learning: {table_title(one)}", body, plots=True))
-    return sections
-
-
-_CURVE_WORDS = (
-    "<p>x is nominal, y is what happened. Grey bands, where there are any: where 95 % of perfectly calibrated models "
-    "would lie. Click a name to show or hide its lines.</p>"
-)
-_LEARNING_WORDS = (
-    "<p>Thin and dotted: on training data; else on validation data. Click a name to show or hide its lines.</p>"
-)
-_GALLERY_WORDS = (
-    "<p>Where error bars are true, the label lies within the ellipse of 2 sigma in 86 % of the images. The true noise "
-    "is what the label adds to the true centre; a prediction also has to answer for its own error.</p>"
-)
+    return [
+        _introduction(tables, notes),
+        *(Section(table_title(table), _results(table, rows, columns)) for table in tables),
+        *_calibration_sections([table for table in tables if table.get("curves")], rows),
+        *(_gallery_section(table, rows) for table in tables if table.get("gallery")),
+        *(section for table in tables for section in _learning_sections(table, rows, columns)),
+    ]
 
 
 def _checked(tables: Any) -> list[Table]:
     if isinstance(tables, str | Mapping) or not isinstance(tables, Sequence):
         raise TypeError(f"expected `tables` a list of tables, got {type(tables).__name__}")
-    for i, one in enumerate(tables):
-        if not isinstance(one, Mapping):
-            raise TypeError(f"expected `tables[{i}]` a mapping, got {type(one).__name__}")
-        for name, kind in (("columns", Sequence), ("rows", Mapping)):
-            if not isinstance(one.get(name), kind):
-                raise ValueError(f"expected `tables[{i}]` with {name!r}, got {', '.join(map(repr, one)) or 'nothing'}")
-        for method, row in one["rows"].items():
+    for i, table in enumerate(tables):
+        if not isinstance(table, Mapping):
+            raise TypeError(f"expected `tables[{i}]` a mapping, got {type(table).__name__}")
+        for name, expected in (("columns", Sequence), ("rows", Mapping)):
+            if not isinstance(table.get(name), expected):
+                keys = ", ".join(map(repr, table)) or "nothing"
+                raise ValueError(f"expected `tables[{i}]` with {name!r}, got {keys}")
+        for name, row in table["rows"].items():
             if not isinstance(row, Mapping):
-                raise ValueError(f"expected `tables[{i}].rows.{method}` a mapping, got {type(row).__name__}")
+                raise ValueError(f"expected `tables[{i}].rows.{name}` a mapping, got {type(row).__name__}")
     return list(tables)
 
 
 def _introduction(tables: Sequence[Table], notes: Sequence[str]) -> Section:
     sentences = [shortened(str(note), _LONGEST_NOTE) for note in notes]
-    shown = "".join(f"<p>{escaped(sentence)}</p>" for sentence in sentences)
-    listed = "".join(f"<li>{escaped(rule)}</li>" for rule in _rules(tables))
-    return Section("", f'<div class="verdict">{shown}<ul class="notes plain">{listed}</ul></div>')
+    paragraphs = "".join(f"<p>{escaped(sentence)}</p>" for sentence in sentences)
+    rules = "".join(f"<li>{escaped(rule)}</li>" for rule in _rules(tables))
+    return Section("", f'<div class="verdict">{paragraphs}<ul class="notes plain">{rules}</ul></div>')
 
 
 def _rules(tables: Sequence[Table]) -> list[str]:
     """What the marks of these tables mean."""
     rules = {
         "No table is finished yet.": not tables,
-        RULE: any(seeds_of(one) > 1 for one in tables),
-        ONE_SEED: any(seeds_of(one) < 2 for one in tables),
-        FLOOR_RULE: any(one.get("floors") for one in tables),
-        OWN_FLOOR_RULE: any(has_own_floors(one) for one in tables),
-        "A failed row is shown with the numbers it has; below its table stands why.": any(
-            failed(row) for one in tables for row in one["rows"].values()
+        RANKING_RULE: any(seeds_of(table) > 1 for table in tables),
+        ONE_SEED: any(seeds_of(table) < 2 for table in tables),
+        FLOOR_RULE: any(table.get("floors") for table in tables),
+        OWN_FLOOR_RULE: any(has_own_floors(table) for table in tables),
+        "A failed row is shown with the numbers it has; the reason stands below its table.": any(
+            failed(row) for table in tables for row in table["rows"].values()
         ),
     }
     return [rule for rule, applies in rules.items() if applies]
 
 
-def _results(one: Table) -> str:
-    return results_table(one) + footnotes(one) + failures(one) + paper_table(one)
+def _results(table: Table, rows: Rows, columns: Columns) -> str:
+    parts = results_table(table, rows, columns), notes_list(table, rows, columns), failures_list(table, rows)
+    return "".join((*parts, paper_table(table, rows, columns)))
 
 
-def _calibration_sections(tables: Sequence[Table]) -> list[Section]:
+def _calibration_sections(tables: Sequence[Table], rows: Rows) -> list[Section]:
     """Tables of the same regime side by side, as in the paper."""
     regimes: dict[str, dict[str, Table]] = {}
-    for one in tables:
-        regime = str(one.get("regime") or "")
-        name = f"{one['noise']} noise" if one.get("noise") else table_title(one)
-        columns = regimes.setdefault(regime, {})
-        columns[name if name not in columns else f"{name} ({len(columns) + 1})"] = one
+    for table in tables:
+        name = f"{table['noise']} noise" if table.get("noise") else table_title(table)
+        same = regimes.setdefault(str(table.get("regime") or ""), {})
+        same[name if name not in same else f"{name} ({len(same) + 1})"] = table
     sections = []
-    for regime, columns in regimes.items():
+    for regime, same in regimes.items():
         heading = "Distributions and reliability" + (f": {regime} regime" if regime else "")
-        methods = sorted({method for one in columns.values() for method in one["curves"]})
-        shown = _shown(methods, list(columns.values()))
-        drawn = grid(calibration_drawings(columns, shown), kind="two-columns")
-        body = _CURVE_WORDS + line_legend(methods, shown, law=True) + drawn
+        names = list(dict.fromkeys(name for table in same.values() for name in table["curves"]))
+        shown = _shown(names, list(same.values()), rows)
+        figures = [calibration_figure(panel, *entry, rows, shown) for panel in PANELS for entry in same.items()]
+        body = _CURVES_TEXT + line_legend(names, shown, rows, law=True) + grid(figures, classes="two-columns")
         sections.append(Section(heading, body, plots=True))
     return sections
 
 
-def _shown(methods: Iterable[str], tables: Sequence[Table]) -> set[str]:
-    """The usual methods; lines of failed ones, which may be anywhere, are there for those who ask."""
-    broken = {name for one in tables for name, row in one["rows"].items() if failed(row)}
-    return shown_at_first([method for method in methods if method not in broken])
+def _gallery_section(table: Table, rows: Rows) -> Section:
+    return Section(f"Images: {table_title(table)}", _GALLERY_TEXT + gallery_html(table["gallery"], rows=rows))
+
+
+def _learning_sections(table: Table, rows: Rows, columns: Columns) -> list[Section]:
+    histories = table.get("learning") or {}
+    shown = _shown(histories, [table], rows)
+    quantities = logged_quantities(histories)[:_MOST_QUANTITIES]
+    figures = [learning_figure(histories, quantity, rows, columns, shown) for quantity in quantities]
+    figures = [figure for figure in figures if figure.marks]
+    if not figures:
+        return []
+    body = _LEARNING_TEXT + line_legend(histories, shown, rows) + grid(figures)
+    return [Section(f"Learning: {table_title(table)}", body, plots=True)]
+
+
+def _shown(names: Iterable[str], tables: Sequence[Table], rows: Rows) -> set[str]:
+    """Rows whose lines are shown at first; those of failed rows, which may be anywhere, are hidden."""
+    failures = {name for table in tables for name, row in table["rows"].items() if failed(row)}
+    return shown_at_first(rows, [name for name in names if name not in failures])
+
+
+def line_legend(names: Iterable[str], shown: Iterable[str], rows: Rows, *, law: bool = False) -> str:
+    """Buttons that show and hide the lines of a row in all figures of a section.
+
+    Args:
+        names: Rows that have lines.
+        shown: Those of them whose lines are shown at first.
+        rows: Descriptions of rows.
+        law: Whether the reference density is named too.
+    """
+    names = ordered(rows, names)
+    styles = line_styles(rows, names)
+    entries = [_legend_button(name, rows, styles[name], pressed=name in shown) for name in names]
+    if law:
+        entries.append(f"<li>{_line_sample(LineStyle('band', 'solid'), LAW_WIDTH)}χ² or N(0, 1)</li>")
+    return f'<ul class="legend">{"".join(entries)}</ul>'
+
+
+def _legend_button(name: str, rows: Rows, style: LineStyle, *, pressed: bool) -> str:
+    title = escaped(shortened(row_style(rows, name).full_title, _LONGEST_TITLE))
+    attributes = f'type="button" data-method="{escaped(name)}" aria-pressed="{str(pressed).lower()}"'
+    return f"<li><button {attributes}>{_line_sample(style)}{title}</button></li>"
+
+
+def _line_sample(style: LineStyle, width: float = 2) -> str:
+    dashes = " ".join(map(str, DASHES[style.dash])) or "none"
+    css = f"stroke:{colour_of(style.colour)};stroke-width:{width:g};stroke-dasharray:{dashes}"
+    return f'<svg class="sample" viewBox="0 0 36 10" aria-hidden="true"><path d="M1 5H35" style="{css}"/></svg>'
 
 
 def _duration(seconds: float) -> str:

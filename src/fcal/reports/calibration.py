@@ -1,9 +1,20 @@
-"""The page of one evaluation."""
+"""The page of one evaluation, and the sections it is made of."""
+
+import math
+from collections.abc import Sequence
 
 from fcal._files import provenance
-from fcal.metrics.report import Report
+from fcal.metrics.report import Floor, Report, ScoreDecomposition
+from fcal.plots import report_figures
+from fcal.plots.captions import MISSING, count, interval, number, share, shortened
+from fcal.reports.markup import Cell, Column, escaped, table
 from fcal.reports.page import Section, page
-from fcal.reports.sections import groups_section, numbers_section, plots_section, verdict_section
+from fcal.reports.plotly_renderer import grid
+
+_FITTED_ON = "Measured on the rows the recalibrator was fitted on: expect new data to do worse."
+_MOST_GROUPS = 1000
+_MOST_DRAWN_GROUPS = 60
+_LONGEST_NAME = 80
 
 
 def calibration_page(report: Report, *, source: str, command: str) -> str:
@@ -30,3 +41,248 @@ def calibration_sections(report: Report) -> list[Section]:
     """The sections of that page, for pages that hold more."""
     groups = [groups_section(report)] if report.groups else []
     return [verdict_section(report), plots_section(report), *groups, numbers_section(report)]
+
+
+def verdict_section(report: Report) -> Section:
+    """The verdict, why, how sure, and under which assumption."""
+    facts = (
+        ("sd of z", interval(report.scale), "1 is right; above, error bars are too short"),
+        ("mean of z", interval(report.shift), "0 is right; else predictions are biased"),
+        ("shape of z", number(report.shape), "largest gap to a normal CDF of this mean and sd"),
+        ("values", count(report.n), _clusters(report)),
+    )
+    shown = "".join(f"<div><dt>{n}</dt><dd>{escaped(v)}<small>{escaped(w)}</small></dd></div>" for n, v, w in facts)
+    kind = report.verdict.replace(" ", "-")
+    notes = [report.assumption.rstrip(".") + ".", *report.warnings]
+    if report.fitted_on and not any("fitted on" in warning for warning in report.warnings):
+        notes.append(_FITTED_ON)
+    p = f"The smooth test of z against N(0, 1) gives p = {number(report.p_value)}; on much data any real model gets 0."
+    listed = "".join(f"<li>{escaped(note[0].upper() + note[1:])}</li>" for note in (*notes, p) if note)
+    return Section(
+        "",
+        f'<div class="verdict {escaped(kind)}"><p class="word">{escaped(report.word)}</p>'
+        f'<p class="reason">{escaped(report.reason)}</p><dl>{shown}</dl><ul class="notes">{listed}</ul></div>',
+    )
+
+
+def _clusters(report: Report) -> str:
+    return "rows count as independent" if report.clusters is None else f"in {count(report.clusters)} clusters"
+
+
+def numbers_section(report: Report) -> Section:
+    """Every number; calibration errors beside what a calibrated model would score, with what they depend on."""
+    parts = [_errors_table(report), _coverage_table(report), _scores_table(report)]
+    splits = [(name, split) for name, split in (("NLL", report.nll_split), ("CRPS", report.crps_split)) if split]
+    if splits:
+        parts.append(_splits_table(report, splits))
+    return Section("Numbers", f'<div class="tables">{"".join(parts)}</div>')
+
+
+def _errors_table(report: Report) -> str:
+    columns = [
+        Column("calibration error", number=False),
+        Column("value"),
+        Column("floor", hint="mean of what calibrated models score on as much data"),
+        Column("95 % below", hint="what 95 % of calibrated models stay below"),
+        Column("S", hint="bins"),
+        Column("K", hint="degrees of freedom of q"),
+        Column("n", hint="values"),
+    ]
+    bins, df, n = Cell(str(report.bins)), Cell(str(report.df)), Cell(count(report.n))
+    rows = [
+        (Cell(name), *_against(value, floor), *sizes)
+        for name, value, floor, sizes in (
+            ("ECE(z)", report.ece_z, report.ece_z_floor, (bins, df, n)),
+            ("MCE(z)", report.mce_z, report.mce_z_floor, (bins, df, n)),
+            ("ECE(q)", report.ece_q, report.ece_q_floor, (bins, df, n)),
+            ("MCE(q)", report.mce_q, report.mce_q_floor, (bins, df, n)),
+            ("ENCE", report.ence, report.ence_floor, (Cell(MISSING), Cell(MISSING), n)),
+        )
+    ]
+    return table(columns, rows, caption="Calibration errors, beside what a perfectly calibrated model would score")
+
+
+def _against(value: float | None, floor: Floor | None) -> tuple[Cell, Cell, Cell]:
+    """A value and its floor; one above what 95 % of calibrated models reach is marked."""
+    if floor is None:
+        return Cell(number(value)), Cell(MISSING), Cell(MISSING)
+    above = value is not None and math.isfinite(value) and value > floor.q95
+    kind = "above" if above else ""
+    return (
+        Cell(number(value) + (" ▲" if above else ""), kind=kind),
+        Cell(number(floor.expected)),
+        Cell(number(floor.q95)),
+    )
+
+
+def _coverage_table(report: Report) -> str:
+    columns = [Column("central interval", number=False), Column("held"), Column("difference")]
+    rows = [
+        (Cell(share(float(level), 0)), Cell(share(held, 2)), Cell(_points(held - float(level))))
+        for level, held in report.coverage.items()
+    ]
+    return table(columns, rows, caption="Share of targets inside")
+
+
+def _points(value: float) -> str:
+    return f"{100 * value:+.2f}" if math.isfinite(value) else MISSING
+
+
+def _scores_table(report: Report) -> str:
+    columns = [Column("score", number=False), Column("value"), Column("what it is", number=False)]
+    rows = [
+        (Cell(name), Cell(number(value, 4)), Cell(words))
+        for name, value, words in (
+            ("NLL", report.nll, "mean negative log-likelihood"),
+            ("CRPS", report.crps, "in the target's unit"),
+            ("RMSE", report.rmse, "of the predicted mean"),
+            ("bias", report.bias, "target minus prediction, mean"),
+            ("sharpness", report.sharpness, "root mean square of the predicted sd"),
+            ("AUSE", report.ause, "0 when sigma ranks the errors perfectly"),
+            ("KLD(z)", report.kld_z, "KL from N(0, 1) to the fit of z"),
+            ("W-dist(z)", report.wdist_z, "squared 2-Wasserstein distance of the same"),
+            ("KLD(q)", report.kld_q, "KL from N(K, 2K) to the fit of q"),
+            ("W-dist(q)", report.wdist_q, "squared 2-Wasserstein distance of the same"),
+        )
+    ]
+    return table(columns, rows, caption="Scores and distances")
+
+
+def _splits_table(report: Report, splits: Sequence[tuple[str, ScoreDecomposition]]) -> str:
+    columns = [
+        Column("score", number=False),
+        Column("miscalibration", hint="what the best map of the predicted probabilities would save"),
+        Column("- discrimination", hint="what predictions, so repaired, gain over one law for all"),
+        Column("+ uncertainty", hint="score of that one law"),
+        Column("= score"),
+    ]
+    totals = {"NLL": report.nll, "CRPS": report.crps}
+    rows = [
+        [Cell(name), *(Cell(number(v)) for v in (s.miscalibration, s.discrimination, s.uncertainty, totals[name]))]
+        for name, s in splits
+    ]
+    return table(columns, rows, caption="Scores taken apart")
+
+
+def plots_section(report: Report) -> Section:
+    """Interactive figures with hover."""
+    figures = [
+        report_figures.reliability_central(report),
+        report_figures.reliability_z(report),
+        report_figures.reliability_q(report),
+        report_figures.z_histogram(report),
+        report_figures.q_histogram(report),
+        report_figures.qq(report),
+    ]
+    if report.curves.sigma is not None:
+        figures += [report_figures.error_by_sigma(report), report_figures.sparsification(report)]
+    words = "<p>Grey bands: where 95 % of perfectly calibrated models would lie on as much data.</p>"
+    return Section("Pictures", words + grid(figures), plots=True)
+
+
+def groups_section(report: Report, *, most: int = _MOST_GROUPS) -> Section:
+    """A table of all groups that sorts by a click or a key on its headers; few groups are drawn as well.
+
+    Args:
+        report: With groups.
+        most: Largest number of rows; of more groups, those whose sd of z is farthest from 1 are shown.
+    """
+    groups = report.groups
+    if not groups:
+        raise ValueError("expected `report` with groups, got none")
+    chosen = list(groups)
+    words = f"{count(len(groups))} groups; intervals are corrected for their number. Click a column to sort by it."
+    if len(groups) > most:
+        chosen = sorted(groups, key=lambda name: -_distance(groups[name]))[:most]
+        words += f" Shown are the {count(most)} whose sd of z is farthest from 1."
+    caption = "Groups, by the column you choose"
+    rows = (_group_row(name, groups[name]) for name in chosen)
+    body = f"<p>{words}</p>{table(_GROUP_COLUMNS, rows, caption=caption, sortable=True)}"
+    drawn = len(groups) <= _MOST_DRAWN_GROUPS
+    return Section("Groups", body + (grid([report_figures.coverage_by_group(report)]) if drawn else ""), plots=drawn)
+
+
+def _distance(group: Report) -> float:
+    scale = group.scale.value
+    return abs(math.log(scale)) if scale > 0 and math.isfinite(scale) else math.inf
+
+
+_GROUP_COLUMNS = (
+    Column("group", number=False),
+    Column("verdict", number=False),
+    Column("n"),
+    Column("sd of z", hint="1 is right; above, error bars are too short"),
+    Column("its interval", hint="sorted by its lower end"),
+    Column("mean of z", hint="0 is right"),
+    Column("90 % holds"),
+    Column("ECE(z)", hint="marked where above what 95 % of calibrated groups reach"),
+    Column("95 % below", hint="what 95 % of calibrated groups of this size stay below"),
+    Column("RMSE"),
+    Column("sharpness", hint="root mean square of the predicted sd"),
+    Column("NLL"),
+    Column("CRPS"),
+)
+
+
+def _group_row(name: str, group: Report) -> list[Cell]:
+    scale, held, (ece, _, _) = group.scale, group.coverage.get("0.9"), _against(group.ece_z, group.ece_z_floor)
+    span = f"[{number(scale.low)}, {number(scale.high)}]"
+    return [
+        Cell(shortened(name, _LONGEST_NAME) or "(empty)"),
+        Cell(group.word, kind=f"chip {group.verdict.replace(' ', '-')}"),
+        Cell(count(group.n), group.n),
+        Cell(number(scale.value), scale.value),
+        Cell(span, scale.low),
+        Cell(number(group.shift.value), group.shift.value),
+        Cell(share(held), held),
+        Cell(ece.text, group.ece_z, ece.kind),
+        Cell(number(group.ece_z_floor.q95), group.ece_z_floor.q95),
+        *(Cell(number(value), value) for value in (group.rmse, group.sharpness, group.nll, group.crps)),
+    ]
+
+
+def comparison_section(before: Report, after: Report) -> Section:
+    """Two reports side by side, before and after a repair, as numbers and in the same figures."""
+    words = "".join(
+        f'<div class="verdict small {escaped(report.verdict.replace(" ", "-"))}"><p class="when">{when}</p>'
+        f'<p class="word">{escaped(report.verdict)}</p><p class="reason">{escaped(report.reason)}</p></div>'
+        for when, report in (("before", before), ("after", after))
+    )
+    note = f'<ul class="notes"><li>{escaped(_FITTED_ON)}</li></ul>' if after.fitted_on else ""
+    body = f'<div class="pair">{words}</div>{note}{_comparison_table(before, after)}'
+    return Section("Before and after", body + grid(report_figures.comparison(before, after)), plots=True)
+
+
+def _comparison_table(before: Report, after: Report) -> str:
+    columns = [Column("", number=False), Column("before"), Column("after"), Column("a calibrated model")]
+    rows = [
+        ("sd of z", interval(before.scale), interval(after.scale), "1"),
+        ("mean of z", interval(before.shift), interval(after.shift), "0"),
+    ]
+    for level, held in after.coverage.items():
+        nominal = share(float(level), 0)
+        rows.append((f"{nominal} interval holds", share(before.coverage.get(level)), share(held), nominal))
+    for name in ("ece_z", "mce_z", "ece_q", "mce_q", "ence"):
+        floor: Floor | None = getattr(after, f"{name}_floor")
+        most = MISSING if floor is None else f"below {number(floor.q95)} in 95 %"
+        rows.append((_TITLES[name], number(getattr(before, name)), number(getattr(after, name)), most))
+    rows.extend(
+        (_TITLES[name], number(getattr(before, name), 4), number(getattr(after, name), 4), MISSING)
+        for name in ("nll", "crps", "rmse", "sharpness")
+    )
+    sizes = f"S = {after.bins}, K = {after.df}, n = {count(before.n)} before and {count(after.n)} after"
+    cells = ([Cell(text) for text in row] for row in rows)
+    return table(columns, cells, caption=f"Numbers before and after; {sizes}")
+
+
+_TITLES = {
+    "ece_z": "ECE(z)",
+    "mce_z": "MCE(z)",
+    "ece_q": "ECE(q)",
+    "mce_q": "MCE(q)",
+    "ence": "ENCE",
+    "nll": "NLL",
+    "crps": "CRPS",
+    "rmse": "RMSE",
+    "sharpness": "sharpness",
+}

@@ -21,11 +21,6 @@ def escaped(text: object) -> str:
     return html.escape(str(text).encode("utf-8", "replace").decode("utf-8"), quote=True)
 
 
-def plot_text(text: str) -> str:
-    """Text for labels of a plotly figure, which reads a few tags, entities, and formulas between dollar signs."""
-    return escaped(text).replace("$", "&#36;")
-
-
 def script_json(document: Any) -> str:
     r"""JSON that cannot end the script element it stands in; numbers that are not finite become null.
 

@@ -7,6 +7,7 @@ from typing import Any
 from fcal.benchmarks.bokeh.rows import GALLERY
 from fcal.benchmarks.bokeh.running import Benchmark
 from fcal.benchmarks.bokeh.settings import Settings
+from fcal.benchmarks.titles import COLUMN_STYLES, ROW_STYLES
 from fcal.data import Bokeh
 from fcal.reports.benchmark import benchmark_page
 from fcal.reports.page import write_html
@@ -43,7 +44,13 @@ def write_page(
     tables = [with_pictures(settings, done, table) for table in done.document["tables"]]
     notes = [_TASK, *(contents(settings, table["images"], preset=preset) for table in tables[:1]), _RULE]
     text = benchmark_page(
-        tables, command=command, title="Bokeh benchmark", notes=notes, seconds=done.document["wall_s"]
+        tables,
+        command=command,
+        title="Bokeh benchmark",
+        notes=notes,
+        seconds=done.document["wall_s"],
+        rows=ROW_STYLES,
+        columns=COLUMN_STYLES,
     )
     write_html(path, text)
 

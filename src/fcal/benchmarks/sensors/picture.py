@@ -8,8 +8,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 
 from fcal.benchmarks.sensors.markdown import STATES
-from fcal.plots.canvas import BAND, LAW, caption, new_picture, quiet
-from fcal.plots.line_styles import line_style
+from fcal.benchmarks.titles import ROW_STYLES
+from fcal.plots.matplotlib_renderer import PALETTE, caption, new_picture, quiet, stroke
+from fcal.plots.styles import line_styles
 
 _SHOWN = ("nll", "oof_nll")
 _AXES = {"distance": "true distance, m", "strength": "C/N0, dBHz"}
@@ -37,10 +38,20 @@ def draw(tables: Sequence[Mapping[str, Any]]) -> Figure:
 
 def _panel(table: Mapping[str, Any], ax: Axes) -> None:
     curve = table["curve"]
-    ax.plot(curve["x"], curve["stated"], color=BAND, linestyle="--", lw=1.4, label="stated")
-    ax.plot(curve["x"], curve["measured"], color=LAW, linestyle="none", marker="o", ms=4.5, label="measured", zorder=4)
+    ax.plot(curve["x"], curve["stated"], color="#9a9a9a", linestyle="--", lw=1.4, label="stated")
+    ax.plot(
+        curve["x"],
+        curve["measured"],
+        color=PALETTE["ink"],
+        linestyle="none",
+        marker="o",
+        ms=4.5,
+        label="measured",
+        zorder=4,
+    )
+    styles = line_styles(ROW_STYLES)
     for method in _SHOWN:
-        ax.plot(curve["x"], curve["learnt"][method], **(line_style(method) | {"lw": 1.6}), label=f"learnt: {method}")
+        ax.plot(curve["x"], curve["learnt"][method], **stroke(*styles[method]), lw=1.6, label=f"learnt: {method}")
     if curve["axis"] in _LOGARITHMIC:
         ax.set_yscale("log")
         ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fcal.benchmarks.titles import COLUMN_STYLES
 from fcal.benchmarks.uci.rows import LEVELS
 from fcal.benchmarks.uci.tables import RIVAL
-from fcal.plots.columns import column_title
+from fcal.plots.styles import column_style
 
 Table = Mapping[str, Any]
 _FACTORS = {"ece_z": 100, "ece_q": 100, **dict.fromkeys(LEVELS, 100)}
@@ -20,7 +21,7 @@ def title_of(column: str) -> str:
         >>> title_of("ece_q"), title_of("coverage"), title_of("ll")
         ('ECE(q) x100', 'in 90 %', 'log-likelihood')
     """
-    return column_title(column) + (" x100" if column in _WIDER else "")
+    return column_style(COLUMN_STYLES, column).title + (" x100" if column in _WIDER else "")
 
 
 def number(column: str, value: float | None, digits: int = 4) -> str:

@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from fcal.benchmarks.titles import COLUMN_STYLES, ROW_STYLES
 from fcal.benchmarks.uci.markdown import bars_sentences
 from fcal.reports.benchmark import benchmark_page
 from fcal.reports.page import write_html
@@ -43,6 +44,8 @@ def write_page(path: str | os.PathLike[str], document: Mapping[str, Any], *, pre
         notes=notes,
         seconds=document.get("wall_s"),
         versions=document.get("versions"),
+        rows=ROW_STYLES,
+        columns=COLUMN_STYLES,
     )
     write_html(path, text)
 

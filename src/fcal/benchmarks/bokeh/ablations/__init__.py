@@ -27,7 +27,7 @@ def __getattr__(name: str) -> Any:
     # Processes that compute points need no matplotlib.
     if name != "draw":
         raise AttributeError(f"module 'fcal.benchmarks.bokeh.ablations' has no attribute {name!r}")
-    importlib.import_module("fcal.plots.canvas")  # the one that says what to install where matplotlib is missing
+    importlib.import_module("fcal.plots.matplotlib_renderer")  # says what to install where matplotlib is missing
     return importlib.import_module("fcal.benchmarks.bokeh.ablations.drawing").draw
 
 

@@ -7,8 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fcal.benchmarks.bokeh.ablations.designs import ABLATIONS, Panel
-from fcal.plots.canvas import new_picture
-from fcal.plots.lines import dots, lines
+from fcal.plots.ablation_plots import dots, lines
+from fcal.plots.matplotlib_renderer import new_picture
 
 _DIVERGENCE = "divergence"  # names are varied there, not numbers
 

@@ -5,7 +5,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from fcal.plots.lines import dots, lines
+from fcal.plots.ablation_plots import dots, lines
 
 SERIES = {"one": [(2, 0.5), (20, 0.05), (200, 0.01)], "two": [(2, 0.2), (20, None), (200, 0.3)]}
 

@@ -7,12 +7,12 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
-from fcal.plots.canvas import BAND, DATA, FAINT, LAW, OVER, SECOND, THIRD, UNDER, axes_for, caption, quiet
 from fcal.plots.captions import number, shortened
+from fcal.plots.matplotlib_renderer import PALETTE, axes_for, caption, quiet
 
 Pairs = Sequence[tuple[float | None, float | None]]
 
-_COLOURS = (DATA, OVER, SECOND, THIRD, "#B07D00", UNDER, "#7A5200", LAW)
+_COLOURS = ("#0072B2", "#D55E00", "#008562", "#AA4A84", "#B07D00", "#56B4E9", "#7A5200", "#333333")
 _MARKS = "osD^vPX*"
 _LONGEST_NAME = 44
 _APART = 0.055  # of the axis; ticks nearer than that to the one before have no room for their numbers
@@ -120,11 +120,11 @@ def dots(
     ax = axes_for(ax, width=6.4, height=1.4 + 0.28 * len(values))
     known = [(value, row) for value, row in pairs if value is not None]
     ax.set(xscale=_scale(log_x, list(values.values()), floor), xlabel=x, ylim=(len(values) - 0.4, -0.6))
-    ax.plot([value for value, _ in known], [row for _, row in known], "o", ms=5, color=DATA)
+    ax.plot([value for value, _ in known], [row for _, row in known], "o", ms=5, color=PALETTE["data"])
     for value, row in pairs:
         _number_beside(ax, value, row)
     if reference is not None and reference[1] is not None:
-        ax.axvline(reference[1], color=OVER, lw=1.1, ls="--", zorder=1)
+        ax.axvline(reference[1], color=PALETTE["second"], lw=1.1, ls="--", zorder=1)
         notes = (*notes, f"dashed: {reference[0]}, {number(reference[1])}")
     _beside(ax.axvspan, ax.axvline, floor)
     ax.margins(x=0.22)
@@ -166,8 +166,8 @@ def _draw(ax: Axes, name: str, pairs: Pairs, place: int, words: Sequence[str]) -
 def _beside(span: Any, line: Any, floor: tuple[float, float] | None) -> None:
     """Where perfect predictions would lie."""
     if floor is not None:
-        span(*floor, color=BAND, alpha=0.3, lw=0, zorder=0)
-        line(floor[0], color=FAINT, lw=0.8, ls=":", zorder=1)
+        span(*floor, color="#9a9a9a", alpha=0.3, lw=0, zorder=0)
+        line(floor[0], color=PALETTE["faint"], lw=0.8, ls=":", zorder=1)
 
 
 def _words_of(floor: tuple[float, float] | None) -> tuple[str, ...]:
@@ -201,6 +201,14 @@ def _plain_numbers(axis: Any, places: Sequence[float] = ()) -> None:
 
 def _number_beside(ax: Axes, value: float | None, row: float) -> None:
     if value is None:
-        ax.text(0.02, row, "failed", transform=ax.get_yaxis_transform(), fontsize=_SMALL, color=OVER, va="center")
+        ax.text(
+            0.02,
+            row,
+            "failed",
+            transform=ax.get_yaxis_transform(),
+            fontsize=_SMALL,
+            color=PALETTE["second"],
+            va="center",
+        )
         return
     ax.annotate(number(value), (value, row), (6, 0), textcoords="offset points", fontsize=_SMALL, va="center")
