@@ -105,7 +105,7 @@ def test_groups_are_held_out_together(tmp_path, monkeypatch):
         seen.append((groups, original(rows, folds, groups=groups, seed=seed)))
         return seen[-1][1]
 
-    monkeypatch.setattr("fcal.crossfitting.running.fold_numbers", spied)
+    monkeypatch.setattr("fcal.crossfitting.procedure.fold_numbers", spied)
     data.register("sequences", Sequences, replace=True)
     settings = config(tmp_path, *FOLDS, "data.name=sequences", "crossfit.groups=sequence", "fit.epochs=1")
     train(settings, tmp_path / "run", progress=False)

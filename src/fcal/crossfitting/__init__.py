@@ -1,11 +1,8 @@
-"""Error bars that hold on new data without a held-out set: learnt from models that have not seen the row."""
+"""Cross-fitting: error bars that hold on new data without a held-out set, learnt from models that did not see a row."""
 
-from fcal.crossfitting.centers import Centered, location_of, recentred
-from fcal.crossfitting.intervals import cv_plus
-from fcal.crossfitting.levels import levelled
-from fcal.crossfitting.result import Calibrated, CrossFit, WithScales
-from fcal.crossfitting.running import crossfit
-from fcal.crossfitting.small_folds import error_ratio
+from fcal.crossfitting.held_out import cv_plus, error_ratio, levelled
+from fcal.crossfitting.procedure import Calibrated, CrossFit, WithScales, crossfit
+from fcal.crossfitting.recentering import Centered, location_of, recentred
 
 __all__ = [
     "Calibrated",

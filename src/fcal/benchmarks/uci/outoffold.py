@@ -10,7 +10,7 @@ from torch.distributions import Normal
 from fcal.benchmarks.uci.fits import held_out_prediction, without_folds
 from fcal.benchmarks.uci.problems import Problem
 from fcal.benchmarks.uci.training import Loss, Schedule, predicted, train
-from fcal.crossfitting.levels import levelled
+from fcal.crossfitting import levelled
 from fcal.models.ensembles import StackedMLP
 from fcal.recalibration import Recalibrator
 

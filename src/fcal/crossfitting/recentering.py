@@ -1,4 +1,4 @@
-"""Error bars around a location that comes from elsewhere."""
+"""Predictions around a location that comes from another model."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,10 +13,10 @@ from fcal.distributions.law import law_of
 
 
 def has_location(pred: Distribution) -> bool:
-    """Whether one parameter of the prediction moves it in the target's unit.
+    """Whether one parameter of the prediction moves it in the unit of the target.
 
-    That of a LogNormal law does so in logarithms, that of a GeneralizedPareto law is the end of its support, and a
-    mixture has several.
+    This is not so for a LogNormal distribution, whose location is a logarithm, for a GeneralizedPareto distribution,
+    whose location is the end of its support, and for mixtures, which have several.
 
     Example:
         >>> from torch.distributions import LogNormal, Normal
@@ -28,10 +28,10 @@ def has_location(pred: Distribution) -> bool:
 
 
 def location_of(pred: Distribution) -> Tensor:
-    """The location parameter of a prediction, which its error bars are around.
+    """The location parameter of a prediction.
 
     Raises:
-        ValueError: The family has none in the target's unit.
+        ValueError: The family has none in the unit of the target.
 
     Example:
         >>> from torch.distributions import Normal
@@ -60,12 +60,12 @@ def recentred(pred: Distribution, center: Tensor) -> Distribution:
 
 
 class Centered:
-    """Some rows of a dataset, as mappings with a further entry ``"center"``.
+    """A subset of a dataset whose rows are mappings with an additional entry ``"center"``.
 
     Args:
         dataset: Its items are mappings with ``"input"`` and ``"target"``, or tuples of these.
-        indices: Which rows, in this order.
-        center: A location for every row of ``dataset``, from a model that has not seen the row.
+        indices: Rows of the subset, in this order.
+        center: A location for every row of ``dataset``, predicted by a model that has not seen the row.
 
     Example:
         >>> whole = torch.utils.data.TensorDataset(torch.arange(3.0), torch.arange(3.0))
@@ -86,11 +86,11 @@ class Centered:
         return {**as_batch(self.dataset[row]), "center": self.center[row]}
 
     def __getitems__(self, indices: list[int]) -> Any:
-        """A batch as the dataset itself has it: stacked where it stacks, else a list of rows."""
+        """Rows as the dataset returns them: one stacked batch, or a list."""
         rows = self.indices[torch.as_tensor(indices, dtype=torch.long)]
-        stacks = hasattr(self.dataset, "__getitems__") and isinstance(
+        is_stacked = hasattr(self.dataset, "__getitems__") and isinstance(
             self.dataset.__getitems__(rows[:1].tolist()), Mapping
         )
-        if not stacks:
+        if not is_stacked:
             return [self[index] for index in indices]
         return {**get_batch(self.dataset, rows.tolist()), "center": self.center[rows]}
