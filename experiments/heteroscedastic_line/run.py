@@ -1,4 +1,4 @@
-"""Train a small regressor on few noisy rows and show its error bars on new ones, before and after f-Cal."""
+"""Train a small regressor on a few noisy rows and show its error bars on new rows, before and after f-Cal."""
 
 import argparse
 import copy
@@ -15,7 +15,6 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 from torch import Tensor, nn
 from torch.distributions import Normal
@@ -24,6 +23,7 @@ import fcal
 from fcal._checks import check_integer, check_number
 from fcal._config import read_config
 from fcal._files import atomic_path, provenance, writable_folder, write_json
+from fcal._progress import ProgressBar
 
 LEVELS = (0.5, 0.683, 0.9, 0.95)
 METHODS = {
@@ -88,7 +88,7 @@ def draw(count: int, generator: torch.Generator) -> Rows:
 
 
 class Regressor(nn.Module):
-    """Two hidden layers; predicts a normal law."""
+    """Two hidden layers; predicts a normal distribution."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ def train(
 
 @dataclass(frozen=True)
 class Fitted:
-    """The networks of a seed, the rows they were trained and calibrated on, and rows they have not seen."""
+    """The networks of a seed, the rows they were trained and calibrated on, and test rows."""
 
     nets: dict[str, Regressor]
     trained_on: Rows
@@ -184,7 +184,7 @@ COLUMNS: dict[str, tuple[str, str, Callable[[float], str]]] = {
 
 
 def cells(document: dict[str, Any]) -> list[list[str]]:
-    """The table as text: a header, what would be right, and a line per method."""
+    """The table as text: a header, the ideal values, and a line per method."""
     lines = [["on new data", *(title for title, _, _ in COLUMNS.values())]]
     lines.append(["should be", *(ideal for _, ideal, _ in COLUMNS.values())])
     for method, title in METHODS.items():
@@ -255,18 +255,17 @@ def picture(fitted: Fitted) -> Figure:
     return figure
 
 
-def run(config: Config, console: Console) -> tuple[dict[str, Any], Figure]:
+def run(config: Config) -> tuple[dict[str, Any], Figure]:
     results: dict[str, list[dict[str, float]]] = {method: [] for method in METHODS}
     total = config.seeds * (2 * config.train_steps + config.tune_steps)
-    drawn: Figure | None = None
-    with Progress(console=console, disable=not console.is_terminal) as progress:
-        task = progress.add_task("training", total=total)
+    figure: Figure | None = None
+    with ProgressBar("training", total=total, unit="steps") as progress:
         for seed in range(config.seeds):
-            fitted = fit(config, seed, lambda: progress.advance(task))
+            fitted = fit(config, seed, progress.advance)
             for method in METHODS:
                 results[method].append(measure(fitted.nets[method], fitted.test))
-            drawn = drawn or picture(fitted)
-    assert drawn is not None
+            figure = figure or picture(fitted)
+    assert figure is not None
     document = {
         "config": asdict(config),
         "seeds": list(range(config.seeds)),
@@ -274,7 +273,7 @@ def run(config: Config, console: Console) -> tuple[dict[str, Any], Figure]:
         "methods": {method: summarised(rows) for method, rows in results.items()},
         "per_seed": results,
     }
-    return document, drawn
+    return document, figure
 
 
 def main() -> int:
@@ -289,9 +288,9 @@ def main() -> int:
     except (ValueError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return 2
-    document, drawn = run(config, Console(stderr=True))
+    document, figure = run(config)
     with mpl.rc_context({"savefig.dpi": 110}), atomic_path(options.out / "picture.png") as temporary:
-        drawn.savefig(temporary)
+        figure.savefig(temporary)
     with atomic_path(options.out / "table.md") as temporary:
         temporary.write_text(as_markdown(document), encoding="utf-8")
     write_json(options.out / "result.json", document)

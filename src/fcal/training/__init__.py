@@ -55,4 +55,10 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'fcal.training' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"fcal.training.{_MODULE_OF[name]}"), name)
+    try:
+        module = importlib.import_module(f"fcal.training.{_MODULE_OF[name]}")
+    except ModuleNotFoundError as error:
+        if error.name != "lightning":
+            raise
+        raise ImportError("expected lightning for training; pip install 'fcal[train]'") from error
+    return getattr(module, name)

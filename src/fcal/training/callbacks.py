@@ -8,19 +8,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 from torch.distributions import Distribution
 
 from fcal._files import atomic_path
 from fcal._progress import ProgressBar
 from fcal.metrics import Calibration
-
-try:
-    from lightning.pytorch import Callback, LightningModule, Trainer
-    from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
-    from lightning.pytorch.utilities.exceptions import MisconfigurationException
-except ModuleNotFoundError as error:
-    raise ImportError("expected lightning for training; pip install 'fcal[train]'") from error
 
 Observation: TypeAlias = tuple[Distribution, Tensor] | tuple[Distribution, Tensor, Tensor | None]
 _LOGGED = ("nll", "crps", "rmse", "sharpness", "ece_z", "mce_z", "ece_q", "mce_q", "ence", "ause")

@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.plugins.io import CheckpointIO
 from torch import nn
 
 from fcal._config import difference
@@ -21,13 +24,6 @@ from fcal.training.optimization import FitConfig
 from fcal.training.record import Record
 from fcal.training.reproducibility import Batches
 from fcal.training.run_folder import check_weights
-
-try:
-    from lightning.pytorch import LightningModule, Trainer
-    from lightning.pytorch.callbacks import Checkpoint
-    from lightning.pytorch.plugins.io import CheckpointIO
-except ModuleNotFoundError as error:
-    raise ImportError("expected lightning for training; pip install 'fcal[train]'") from error
 
 NAME = "checkpoint.json"
 _FORMAT = "fcal.checkpoint"

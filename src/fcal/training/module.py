@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
@@ -17,11 +18,6 @@ from fcal.training.optimization import MONITORS, OPTIMIZERS, TRAINED, FitConfig,
 from fcal.training.predictions import InvalidParameter, Validation, invalid_parameter, is_finite, without_validation
 from fcal.training.record import Diverged, Record
 from fcal.training.reproducibility import derived_seed, generators_in, seed_everything
-
-try:
-    from lightning.pytorch import LightningModule
-except ModuleNotFoundError as error:
-    raise ImportError("expected lightning for training; pip install 'fcal[train]'") from error
 
 _SUM = "loss"  # name of the sum of the terms in logs
 _UNTRAINED = "no weight has changed yet, so check the network and its input first"

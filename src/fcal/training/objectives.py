@@ -86,7 +86,19 @@ class ObjectiveConfig:
         objective(self)  # the losses check the other options
 
 
-class TermOf(nn.Module):
+class _NamedObjective(nn.Module):
+    config: ObjectiveConfig | None = None
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+    def extra_repr(self) -> str:
+        """The config, for ``print`` and for checkpoints, which store it to recognise the objective."""
+        return self.name if self.config is None else str(self.config)
+
+
+class TermOf(_NamedObjective):
     """A loss of prediction and target as an objective with one term.
 
     Args:
@@ -94,23 +106,16 @@ class TermOf(nn.Module):
         loss: ``(pred, target, *, valid_mask, weight) -> scalar``.
     """
 
-    config: ObjectiveConfig | None = None
-
     def __init__(self, name: str, loss: Callable[..., Tensor]) -> None:
-        super().__init__()
-        self.name = name
+        super().__init__(name)
         self.loss = loss
 
     def forward(self, model: nn.Module, batch: Batch) -> Terms:
         """The term of a batch."""
         return {self.name: self.loss(model(batch["input"]), batch["target"], **_mask_and_weight(batch))}
 
-    def extra_repr(self) -> str:
-        """The config, for ``print`` and for checkpoints, which store it to recognise the objective."""
-        return self.name if self.config is None else str(self.config)
 
-
-class Mixed(nn.Module):
+class Mixed(_NamedObjective):
     r"""The likelihood and a calibration loss, weighted by :math:`\lambda`, as an objective.
 
     Args:
@@ -120,11 +125,9 @@ class Mixed(nn.Module):
     """
 
     step: Tensor
-    config: ObjectiveConfig | None = None
 
     def __init__(self, name: str, calibration: Callable[..., Tensor], config: ObjectiveConfig) -> None:
-        super().__init__()
-        self.name = name
+        super().__init__(name)
         self.nll = losses.NLLLoss()
         self.calibration = calibration
         self.lam = config.lam
@@ -151,10 +154,6 @@ class Mixed(nn.Module):
         if self.warmup_steps and self.training and torch.is_grad_enabled():
             self.step += 1
         return terms
-
-    def extra_repr(self) -> str:
-        """The config, for ``print`` and for checkpoints, which store it to recognise the objective."""
-        return self.name if self.config is None else str(self.config)
 
 
 def _mask_and_weight(batch: Batch) -> dict[str, Any]:
@@ -256,7 +255,7 @@ def objective(config: ObjectiveConfig | None = None) -> Objective:
     if not isinstance(config, ObjectiveConfig):
         raise TypeError(f"expected `config` an ObjectiveConfig, got {type(config).__name__}")
     terms = by_name(config.name)(config)
-    if isinstance(terms, TermOf | Mixed):
+    if isinstance(terms, _NamedObjective):
         terms.config = config
     return terms
 

@@ -81,8 +81,8 @@ def frozen_except(trained: nn.Module, model: nn.Module) -> Iterator[None]:
             parameter.requires_grad_(True)
 
 
-MONITORS: Registry[str] = Registry("monitor")
-for _name, _meaning in {
+MONITORS: Registry[str] = Registry("monitor")  # metrics of the validation set and their definitions
+for _name, _definition in {
     "loss": "the objective",
     "nll": "negative log-likelihood per scalar",
     "nll_scaled": "the same after scaling all sigmas by the best common factor, for a normal distribution",
@@ -101,7 +101,7 @@ for _name, _meaning in {
     "ence": "expected normalized calibration error",
     "ause": "area under the sparsification error curve",
 }.items():
-    MONITORS.add(_name, _meaning)
+    MONITORS.add(_name, _definition)
 
 
 @dataclass(frozen=True, kw_only=True)

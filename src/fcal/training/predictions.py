@@ -17,7 +17,6 @@ from fcal.metrics.report_from_state import Options, report_from_state
 from fcal.metrics.state import Grid, State, empty_state
 from fcal.models.predicting import Predicted
 
-_DF, _BINS = 75, 20
 _LONGEST_SHOWN = 60  # characters of a value or a constraint in a message
 _REPORTED = (
     "nll", "crps", "rmse", "bias", "sharpness", "ece_z", "mce_z", "ece_q", "mce_q", "kld_z", "wdist_z", "kld_q",
@@ -28,10 +27,6 @@ _REPORTED = (
 class Validation:
     """Accumulates the metrics of one pass over a dataset.
 
-    Args:
-        df: Number K of squared residuals in a sum q.
-        bins: Number S of bins of the calibration errors.
-
     Example:
         >>> from torch.distributions import Normal
         >>> validation = Validation()
@@ -41,8 +36,8 @@ class Validation:
         (1.0, 1.0, 0.5)
     """
 
-    def __init__(self, df: int = _DF, bins: int = _BINS) -> None:
-        self._grid = Grid(df, bins)
+    def __init__(self) -> None:
+        self._grid = Grid(df=75, bins=20)
         self._state: State | None = None
         self._sums = dict.fromkeys(("l1", "mse", "loss"), 0.0)
         self._targets = 0

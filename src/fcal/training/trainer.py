@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import Checkpoint
 from torch import nn
 
 from fcal._checks import check_flag
@@ -30,12 +32,6 @@ from fcal.training.objectives import objective as objective_of
 from fcal.training.optimization import TRAINED, FitConfig, frozen_except
 from fcal.training.record import Fit, Record
 from fcal.training.reproducibility import Batches, preserved_random_state
-
-try:
-    from lightning.pytorch import Callback, Trainer
-    from lightning.pytorch.callbacks import Checkpoint
-except ModuleNotFoundError as error:
-    raise ImportError("expected lightning for training; pip install 'fcal[train]'") from error
 
 _IGNORED_WARNINGS = (
     "`isinstance\\(treespec, LeafSpec\\)` is deprecated",
