@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("names_forgotten")
 
 @pytest.fixture
 def files(tmp_path: Path) -> tuple[str, str]:
-    """A config, and a plugin that knows the network and the data in it."""
+    """A config, and a plugin that registers its network and data."""
     from training.toys import CONFIG
 
     (tmp_path / "waves.toml").write_text(CONFIG)
@@ -48,7 +48,7 @@ def test_json_is_one_document_and_nothing_else(files, tmp_path, capsys):
     assert document["command"].startswith("fcal train ")
 
 
-def test_out_is_named_after_the_file_where_absent(files, tmp_path, monkeypatch):
+def test_default_of_out_is_named_after_the_file(files, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["train", files[0], "--plugin", files[1], "--json", "--set", "fit.epochs=1"]) == 0
     assert (tmp_path / "runs/waves/SHA256SUMS").is_file()
@@ -81,7 +81,7 @@ def test_bad_input_is_one_line_and_exit_code_2(files, tmp_path, capsys, words, m
     assert not (tmp_path / "run").exists()
 
 
-def test_network_of_a_plugin_that_was_not_named_is_unknown(files, tmp_path, capsys):
+def test_unknown_network_hints_at_plugin(files, tmp_path, capsys):
     assert main(["train", files[0], "--out", str(tmp_path / "run")]) == 2
     err = capsys.readouterr().err
     assert "waves.toml: model.name: expected `model` one of 'convnet'" in err
@@ -89,7 +89,7 @@ def test_network_of_a_plugin_that_was_not_named_is_unknown(files, tmp_path, caps
     assert err.count("\n") == 1
 
 
-def test_objective_of_a_plugin_that_was_not_named_is_unknown(files, tmp_path, capsys):
+def test_unknown_objective_hints_at_plugin_unless_one_is_given(files, tmp_path, capsys):
     (tmp_path / "mine.toml").write_text(Path(files[0]).read_text() + '[objective]\nname = "mine"\n')
     assert main(["train", str(tmp_path / "mine.toml"), "--out", str(tmp_path / "run")]) == 2
     assert "; for one of your own, --plugin names" in capsys.readouterr().err
@@ -97,7 +97,7 @@ def test_objective_of_a_plugin_that_was_not_named_is_unknown(files, tmp_path, ca
     assert "--plugin" not in capsys.readouterr().err
 
 
-def test_finished_run_says_so_and_prints_its_numbers_again(files, tmp_path, capsys):
+def test_finished_run_says_so_and_prints_its_metrics_again(files, tmp_path, capsys):
     words = ["train", files[0], "--plugin", files[1], "--out", str(tmp_path / "run"), "--set", "fit.epochs=1"]
     assert main(words) == 0
     first = capsys.readouterr()
@@ -107,7 +107,7 @@ def test_finished_run_says_so_and_prints_its_numbers_again(files, tmp_path, caps
     assert again.err == f"already finished: nothing to do in {tmp_path / 'run'}\n"
 
 
-def test_interruption_before_a_checkpoint_says_that_it_begins_anew(files, tmp_path, capsys, monkeypatch):
+def test_interruption_before_a_checkpoint_says_that_resuming_starts_again(files, tmp_path, capsys, monkeypatch):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 

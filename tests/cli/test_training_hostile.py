@@ -1,4 +1,4 @@
-"""Rubbish fed to ``fcal train``: one line, the right exit code, and one document on stdout or nothing."""
+"""Hostile input to ``fcal train``: one line, the right exit code, and one document on stdout or nothing."""
 
 import errno
 import json
@@ -53,7 +53,7 @@ def test_plugin_that_fails_is_named(words, tmp_path, capsys, code, message):
 
 
 @pytest.mark.parametrize("name", ["", ".evil", "../p/empty", "a..b", "x" * 5000 + "!", "x" * 5000 + ".py", "a\0b.py"])
-def test_plugin_of_no_possible_name_is_refused(words, capsys, name):
+def test_plugin_with_an_impossible_name_is_refused(words, capsys, name):
     assert main([*words, "--plugin", name]) == 2
     err = complaint(capsys)
     assert err.startswith("fcal: expected `--plugin` a ")
@@ -71,7 +71,7 @@ def test_json_is_one_document_whatever_a_plugin_prints(words, tmp_path, capsys):
     assert set(err.splitlines()) == {"hello", "step"}
 
 
-def test_network_that_exits_has_not_trained(words, tmp_path, capsys):
+def test_network_that_exits_is_an_error(words, tmp_path, capsys):
     leaving = "\nimport sys\nclass Leaving(Net):\n    def forward(self, x):\n        sys.exit(0)\n"
     (tmp_path / "leaving.py").write_text(TOYS.read_text() + leaving + "models.register('leaving', Leaving)\n")
     assert main([*words, "--plugin", str(tmp_path / "leaving.py"), "--set", "model.name=leaving"]) == 1
@@ -108,14 +108,14 @@ def test_file_system_that_is_read_only_is_bad_input(words, capsys, monkeypatch):
     assert "Read-only file system" in complaint(capsys)
 
 
-def test_refused_run_leaves_no_folder(words, tmp_path, capsys):
+def test_failed_run_leaves_no_folder(words, tmp_path, capsys):
     assert main([*words, "--set", "model.options.deterministic=true"]) == 2
     assert complaint(capsys)
     assert not (tmp_path / "run").exists()
     assert main(words) == 0
 
 
-def test_endless_complaint_is_cut(words, capsys):
+def test_long_error_is_truncated(words, capsys):
     assert main([*words[:1], "x" * 100_000, *words[2:]]) == 2
     assert len(complaint(capsys)) < 2100
 

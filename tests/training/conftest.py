@@ -1,4 +1,4 @@
-"""The toys are known by name, and forgotten after each test."""
+"""The toys are registered for each test and unregistered after it."""
 
 import pytest
 from training import toys

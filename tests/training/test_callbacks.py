@@ -18,7 +18,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 class Theirs(pl.LightningModule):
-    """Somebody's module; nothing in it knows of this library."""
+    """A user's module that does not use this library."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Theirs(pl.LightningModule):
 
 
 class Collect(pl.Callback):
-    """Weights and logged numbers of every epoch."""
+    """Collects weights and logged metrics of every epoch."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[dict[str, float], dict[str, torch.Tensor]]] = []
@@ -61,7 +61,7 @@ def train(module, callbacks, epochs=4) -> pl.Trainer:
     return trainer
 
 
-def test_logger_logs_what_evaluate_tells_of_the_whole_epoch():
+def test_logger_logs_the_metrics_of_evaluate_over_the_whole_epoch():
     module, collect = Theirs(), Collect()
     train(module, [CalibrationLogger(df=20, bins=10), collect])
     logged, weights = collect.seen[-1]
@@ -72,7 +72,7 @@ def test_logger_logs_what_evaluate_tells_of_the_whole_epoch():
         np.testing.assert_allclose(logged[f"validation/{name}"], getattr(report, name), rtol=1e-5, err_msg=name)
     np.testing.assert_allclose(logged["validation/z_scale"], report.scale.value, rtol=1e-5)
     np.testing.assert_allclose(logged["validation/ece_q_floor"], report.ece_q_floor.expected, rtol=1e-5)
-    assert len({line["validation/nll"] for line, _ in collect.seen}) == 4, "every epoch anew"
+    assert len({line["validation/nll"] for line, _ in collect.seen}) == 4, "the metrics are reset every epoch"
 
 
 def test_best_calibration_keeps_the_epoch_with_the_smallest_metric(tmp_path):
@@ -107,7 +107,7 @@ def test_logger_refuses_a_module_that_returns_something_else():
 
 
 @pytest.mark.parametrize("options", [{}, {"save_on_train_epoch_end": True}])
-def test_best_calibration_without_a_logger_says_what_is_missing(tmp_path, options):
+def test_best_calibration_without_a_logger_names_the_missing_callback(tmp_path, options):
     missing = "^expected `callbacks` with a CalibrationLogger beside BestCalibration, to log 'validation/crps', got "
     with pytest.raises(ValueError, match=f"{missing}nothing logged$"):
         train(Theirs(), [BestCalibration(tmp_path, "crps", **options)])
@@ -126,7 +126,7 @@ def test_best_calibration_takes_a_metric_that_the_module_logs_itself(tmp_path):
     assert (tmp_path / "best-crps.ckpt").is_file()
 
 
-def test_callbacks_run_along_in_our_own_training(tmp_path):
+def test_callbacks_work_in_fit(tmp_path):
     collect = Collect()
     config = FitConfig(epochs=3, batch_size=16, learning_rate=0.05)
     callbacks = [CalibrationLogger(), BestCalibration(tmp_path / "best", "nll"), collect]

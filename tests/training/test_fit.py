@@ -1,4 +1,4 @@
-"""Training: what it reaches, that it repeats, and what it refuses."""
+"""``fit``: its results, its repeatability and its errors."""
 
 import importlib
 import random
@@ -33,7 +33,7 @@ def trained(config: FitConfig = SHORT, **options):
 
 
 def test_fit_is_the_loop_one_would_write_by_hand():
-    """Without dropout, batch norm or schedule, full batches: the same numbers as ten lines of plain PyTorch."""
+    """Without dropout, batch norm or schedule, and with full batches, it equals ten lines of plain PyTorch."""
     rows = wave(40)
     torch.manual_seed(0)
     ours, theirs = (nn.Linear(1, 1) for _ in range(2))
@@ -102,7 +102,27 @@ def test_patience_stops_early():
     assert result.epochs_run == result.best_epoch + 3 < 50
 
 
-def test_validation_numbers_are_those_of_evaluate():
+def stopped_after(stop_after: int, epochs: int = 4):
+    config = FitConfig(epochs=epochs, stop_after=stop_after, batch_size=16)
+    return fit(net(), None, wave(60), None, config, progress=False)
+
+
+def test_stop_after_is_the_beginning_of_the_longer_training():
+    stopped = stopped_after(2)
+    assert stopped.epochs_run == 2
+    assert stopped.history == stopped_after(0).history[:2]
+
+
+def test_stop_after_differs_from_a_shorter_schedule():
+    assert stopped_after(2).history[-1]["learning_rate"] > stopped_after(0, epochs=2).history[-1]["learning_rate"]
+
+
+def test_stop_after_beyond_the_schedule_is_refused():
+    with pytest.raises(ValueError, match="expected `stop_after` <= 4, got 5"):
+        FitConfig(epochs=4, stop_after=5)
+
+
+def test_validation_metrics_are_those_of_evaluate():
     model, result = trained()
     pred, target, _ = predict(model, wave(60, seed=1))
     report = fcal.evaluate(pred, target)
@@ -178,7 +198,7 @@ def test_training_prints_and_warns_nothing(capfd):
 
 
 class Exploding(nn.Module):
-    """Fine for some steps, then its loss is not a number."""
+    """Finite for some steps, then its loss is NaN."""
 
     def __init__(self, good: int) -> None:
         super().__init__()
@@ -209,7 +229,7 @@ def test_prediction_with_invalid_parameters_is_a_divergence():
         fit(Broken(), None, wave(8), None)
 
 
-def test_mistake_of_the_user_is_no_divergence():
+def test_error_of_the_user_is_no_divergence():
     class Wide(nn.Linear):
         def forward(self, x):
             return Normal(super().forward(x), 1.0)
@@ -287,7 +307,7 @@ def test_order_of_batches_depends_on_seed_and_epoch_alone():
     assert not torch.equal(order(0, 1), order(1, 1))
 
 
-def test_stacked_batches_of_a_dataset_are_taken_as_they_are():
+def test_stacked_batches_of_a_dataset_are_not_collated():
     class Stacked:
         def __len__(self):
             return 10
@@ -308,7 +328,7 @@ def test_schedules_begin_and_end_where_they_should():
     np.testing.assert_allclose([rate_factor("one-cycle", s, 10) for s in (0, 3, 10)], [0.04, 1, 4e-6], rtol=1e-9)
 
 
-def test_bar_is_shown_to_people_alone_and_goes_away(capsys, monkeypatch):
+def test_progress_bar_is_shown_on_a_terminal_alone_and_is_removed(capsys, monkeypatch):
     for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
     trained(progress=True)
@@ -326,7 +346,7 @@ def test_bar_is_shown_to_people_alone_and_goes_away(capsys, monkeypatch):
     deadline = time.monotonic() + 5  # the thread that draws the bar ends at its next beat
     while threading.active_count() > threads and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert threading.active_count() == threads, "what draws the bar has ended, also after an error"
+    assert threading.active_count() == threads, "the thread that draws the bar has ended, also after an error"
 
 
 def test_missing_lightning_is_one_line(monkeypatch):
@@ -339,10 +359,10 @@ def test_missing_lightning_is_one_line(monkeypatch):
     for name in ("fit", "CalibrationLogger", "train"):
         with pytest.raises(ImportError, match=r"^expected lightning for training; pip install 'fcal\[train\]'$"):
             getattr(training, name)
-    assert training.FitConfig().epochs == 30, "what needs no Lightning works without"
+    assert training.FitConfig().epochs == 30, "FitConfig does not need Lightning"
 
 
-def test_names_of_the_room_resolve():
+def test_public_names_resolve():
     import fcal.training
 
     assert all(getattr(fcal.training, name) is not None for name in fcal.training.__all__)

@@ -41,14 +41,14 @@ class Spoilt(Net):
 
 
 @pytest.mark.parametrize("scale", [-1.0, 0.0])
-def test_impossible_scale_in_the_first_step_is_a_mistake_in_the_network(scale):
+def test_invalid_scale_in_the_first_step_is_an_error_in_the_network(scale):
     told = f"^expected `model` to return a valid distribution, got Normal with scale -?[0-9.]+{POSITIVE}{AT_FIRST}"
     with pytest.raises(ValueError, match=told) as caught:
         fit(Spoilt(0, scale=scale), None, wave(8), None, SHORT)
-    assert "Expected parameter" in str(caught.value.__cause__), "torch's own words are kept"
+    assert "Expected parameter" in str(caught.value.__cause__), "torch's own message is kept"
 
 
-def test_nan_in_the_first_step_is_a_divergence_that_doubts_the_network():
+def test_nan_in_the_first_step_is_a_divergence_with_a_hint_at_the_network():
     told = f"invalid prediction after 0 steps: Normal with scale nan{POSITIVE}{AT_FIRST}"
     with pytest.raises(Diverged, match=told):
         fit(Spoilt(0, scale=torch.nan), None, wave(8), None, SHORT)
@@ -68,7 +68,7 @@ def test_invalid_parameter_in_a_later_step_is_a_divergence(loc, scale, told, goo
         fit(Spoilt(good, loc, scale), None, wave(20), wave(8), SHORT)
     assert (caught.value.step, caught.value.term) == (good, "prediction")
     assert math.isnan(caught.value.value) if scale else caught.value.value == 0.0
-    assert "Expected parameter" in str(caught.value.__cause__), "torch's own words are kept"
+    assert "Expected parameter" in str(caught.value.__cause__), "torch's own message is kept"
 
 
 def test_invalid_distribution_of_an_objective_is_a_divergence_too():
@@ -100,7 +100,7 @@ def test_invalid_distribution_of_inputs_that_are_not_finite_is_no_divergence():
         "expected rain, got sun",
     ],
 )
-def test_complaint_of_a_model_in_a_later_step_is_passed_on(complaint):
+def test_error_of_a_model_in_a_later_step_is_passed_on(complaint):
     class Complains(Net):
         left = 3
 

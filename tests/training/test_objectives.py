@@ -1,4 +1,4 @@
-"""Objectives: their terms, from the definitions of the losses they are made of."""
+"""Objectives: their terms, compared with the definitions of the losses."""
 
 import math
 
@@ -14,7 +14,7 @@ from fcal.training.objectives import _FACTORIES
 
 
 class Fixed(nn.Module):
-    """A network that says what it is given."""
+    """A network that returns its input as a distribution."""
 
     def forward(self, x: torch.Tensor) -> Normal:
         return Normal(x[..., 0], x[..., 1])
@@ -87,7 +87,7 @@ def test_every_objective_trains():
         assert math.isfinite(line["validation/loss"]), name
 
 
-def test_warm_up_grows_by_steps_of_training_alone():
+def test_warm_up_counts_training_steps_alone():
     of = objective(ObjectiveConfig(name="fcal", lam=0.4, warmup_steps=4))
     given = batch()
     given["input"].requires_grad_()
@@ -145,7 +145,7 @@ def test_network_without_distribution_cannot_have_a_likelihood():
         fit(nn.Linear(1, 1), None, wave(8), None)
 
 
-def test_objective_of_ones_own_is_known_by_name(monkeypatch):
+def test_registered_objective_is_found_by_name(monkeypatch):
     monkeypatch.setattr(_FACTORIES, "_entries", dict(_FACTORIES._entries))
     objectives.register("zero", lambda _: lambda model, given: {"zero": 0.0 * model(given["input"]).mean.sum()})
     assert terms(batch(), name="zero") == {"zero": 0.0}
@@ -173,13 +173,13 @@ FUNCTION = r"a loss of prediction and target; pass lambda model, batch: {'.*': l
         (Net, "<class 'training.toys.Net'>"),
     ],
 )
-def test_what_is_taken_for_an_objective_is_refused_with_how_to_make_one(given, message):
+def test_what_is_not_an_objective_is_refused_with_a_remedy(given, message):
     with pytest.raises(TypeError, match=f"^expected `objective` to call with model and batch, got {message}"):
         fit(net(), given, wave(8), None, FitConfig(epochs=1))
 
 
 @pytest.mark.parametrize("loss", [fcal.FCalLoss(df=4), fcal.nll, loss_of_torch])
-def test_loss_wrapped_as_its_refusal_says_is_an_objective(loss):
+def test_loss_wrapped_as_its_error_suggests_is_an_objective(loss):
     with pytest.raises(TypeError, match="; pass ") as caught:
         fit(net(), loss, wave(8), None, FitConfig(epochs=1))
     wrapped = eval(str(caught.value).partition("; pass ")[2], {"fcal": fcal, "loss": loss})

@@ -1,4 +1,4 @@
-"""The page on training does what it says: its blocks run, in their order."""
+"""The blocks of docs/training.md run in their order."""
 
 import json
 import math
@@ -25,7 +25,7 @@ BLOCKS = [block.partition("\n")[::2] for block in PAGE.read_text(encoding="utf-8
 
 
 def named(text: str) -> str | None:
-    """The file that a block is, from a comment in its first line."""
+    """The file name of a block, from a comment in its first line."""
     first = text.partition("\n")[0].removeprefix("# ")
     return first if first.endswith((".py", ".toml")) and " " not in first else None
 

@@ -1,4 +1,4 @@
-"""What is wrong is said in one line, before the work where possible, and leaves nothing in the way."""
+"""Errors are one line, raised before training where possible, and leave no files in the way."""
 
 import json
 import os
@@ -79,7 +79,7 @@ sys.exit(main(["train", *sys.argv[1:]]))
 """
 
 
-def test_of_two_trainings_into_one_folder_one_is_refused(tmp_path):
+def test_second_training_in_the_same_folder_is_refused(tmp_path):
     (tmp_path / "config.toml").write_text(CONFIG)
     words = [sys.executable, "-c", AT_ONCE, str(tmp_path / "config.toml"), "--out", str(tmp_path / "run"), "--json"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent.parent), *sys.path])}
@@ -101,7 +101,7 @@ def load_config(folder: Path) -> RunConfig:
     return read_config(folder / "config.toml", RunConfig)
 
 
-def test_run_that_another_process_finished_meanwhile_is_not_mixed_with_ours(tmp_path, monkeypatch):
+def test_run_that_another_process_finished_in_the_meantime_is_not_overwritten(tmp_path, monkeypatch):
     from fcal.training import pipeline
 
     ours, theirs = config(tmp_path), config(tmp_path, "seed=8")
@@ -118,7 +118,7 @@ def test_run_that_another_process_finished_meanwhile_is_not_mixed_with_ours(tmp_
     assert load(tmp_path / "run").report["config"]["seed"] == load_config(tmp_path / "run").seed == 8
 
 
-def test_config_that_is_there_is_compared_before_anything_is_written(tmp_path):
+def test_existing_config_is_compared_before_anything_is_written(tmp_path):
     from fcal.training.run_folder import write_config
 
     write_config(config(tmp_path), tmp_path / "run")
@@ -159,10 +159,10 @@ def test_epoch_that_a_callback_cuts_short_is_an_error(where):
         fit(net(), None, wave(20), wave(20), SHORT, callbacks=[Stop()])
 
 
-# -- whose mistake it is
+# -- errors of the user and divergences
 
 
-def test_complaint_of_a_model_is_passed_on():
+def test_error_of_a_model_is_passed_on():
     class Complains(Net):
         def forward(self, _):
             raise ValueError("expected rain, got sun")
@@ -173,7 +173,7 @@ def test_complaint_of_a_model_is_passed_on():
         fit(models.ConvNet(size=16), None, wave(8), None, SHORT)
 
 
-def test_law_without_a_mean_is_no_divergence():
+def test_distribution_without_a_mean_is_no_divergence():
     class Heavy(Net):
         def forward(self, x):
             pred = super().forward(x)
@@ -187,7 +187,7 @@ def test_law_without_a_mean_is_no_divergence():
         fit(Heavy(), refuses, wave(8), None, SHORT)
 
 
-def test_law_without_a_mean_has_no_errors_of_it(tmp_path):
+def test_distribution_without_a_mean_has_no_errors_of_the_mean(tmp_path):
     class Heavy(Net):
         def forward(self, x):
             pred = super().forward(x)
@@ -201,7 +201,7 @@ def test_law_without_a_mean_has_no_errors_of_it(tmp_path):
     assert run.report["test"]["nll"] > 0
 
 
-def test_prediction_of_an_unchecked_law_that_is_not_finite_is_a_divergence():
+def test_distribution_without_validation_that_is_not_finite_is_a_divergence():
     class Unchecked(Net):
         def forward(self, x):
             return Normal(super().forward(x).loc * torch.nan, 1.0, validate_args=False)
@@ -219,7 +219,7 @@ def test_prediction_of_an_unchecked_law_that_is_not_finite_is_a_divergence():
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory) -> dict[str, bytes]:
-    """The files of a run with a repair."""
+    """The files of a run with recalibration."""
     folder = tmp_path_factory.mktemp("finished")
     with pytest.MonkeyPatch.context() as patched:
         for room in (models, data):  # which forget the toys again
@@ -238,7 +238,7 @@ def laid_out(folder: Path, files: dict[str, bytes]) -> Path:
 
 
 @pytest.mark.parametrize("name", ["config.toml", "weights.safetensors", "report.json", "training/history.csv", "recal"])
-def test_checksums_that_were_cut_are_refused(finished, tmp_path, name):
+def test_truncated_checksums_are_refused(finished, tmp_path, name):
     lines = finished["SHA256SUMS"].decode().splitlines(keepends=True)
     cut = "".join(line for line in lines if f"  {name}" not in line).encode()
     assert cut != finished["SHA256SUMS"]
@@ -260,7 +260,7 @@ def test_checksums_that_were_cut_are_refused(finished, tmp_path, name):
         f"{'0' * 64}  config.toml",  # a second one for the same name
     ],
 )
-def test_checksums_with_another_line_are_refused(finished, tmp_path, line):
+def test_checksums_with_an_invalid_line_are_refused(finished, tmp_path, line):
     folder = laid_out(tmp_path / "run", finished | {"SHA256SUMS": finished["SHA256SUMS"] + f"{line}\n".encode()})
     with pytest.raises(ValueError, match=r"SHA256SUMS of checksums and names, got '.*' in line \d"):
         load(folder)
@@ -269,10 +269,10 @@ def test_checksums_with_another_line_are_refused(finished, tmp_path, line):
 def test_empty_checksums_are_refused(finished, tmp_path):
     with pytest.raises(ValueError, match="SHA256SUMS with a line for config.toml, got none"):
         load(laid_out(tmp_path / "run", finished | {"SHA256SUMS": b""}))
-    assert load(laid_out(tmp_path / "whole", finished)).config.seed == 3, "and whole ones are not"
+    assert load(laid_out(tmp_path / "whole", finished)).config.seed == 3, "complete ones are accepted"
 
 
-# -- before the work, and nothing left behind
+# -- before training, and nothing left behind
 
 
 class Counted(Net):
@@ -300,7 +300,7 @@ def _counted():
         ({"train": wave(8), "validation": [], "test": wave(8)}, "at least 1 rows in 'validation', got 0"),
     ],
 )
-def test_data_that_cannot_be_judged_are_refused_before_training(tmp_path, splits, message):
+def test_data_that_cannot_be_evaluated_are_refused_before_training(tmp_path, splits, message):
     data.register("odd", lambda: type("Odd", (), splits)())
     with pytest.raises(ValueError, match=f"expected .*{message}"):
         train(config(tmp_path, "data.name=odd", "model.name=counted"), tmp_path / "run", progress=False)
@@ -309,7 +309,7 @@ def test_data_that_cannot_be_judged_are_refused_before_training(tmp_path, splits
 
 
 @pytest.mark.usefixtures("_counted")
-def test_repair_of_a_network_without_error_bars_is_refused_at_its_first_word(tmp_path):
+def test_recalibration_of_a_network_without_error_bars_is_refused_at_its_first_prediction(tmp_path):
     overrides = ["model.name=counted", "model.options.deterministic=true", "objective.name=mse"]
     with pytest.raises(ValueError, match="a model with a distribution to recalibrate, got one that returns a tensor"):
         train(config(tmp_path, *overrides, "recalibration.method=affine"), tmp_path / "run", progress=False)
@@ -317,7 +317,7 @@ def test_repair_of_a_network_without_error_bars_is_refused_at_its_first_word(tmp
     assert not (tmp_path / "run").exists()
 
 
-def test_refused_run_does_not_block_the_corrected_command(tmp_path):
+def test_failed_run_does_not_block_the_corrected_command(tmp_path):
     (tmp_path / "run").mkdir()  # the user's own
     with pytest.raises(ValueError, match="monitor"):
         train(
@@ -329,7 +329,7 @@ def test_refused_run_does_not_block_the_corrected_command(tmp_path):
     train(config(tmp_path), tmp_path / "run", progress=False)
 
 
-def test_refusal_after_a_checkpoint_removes_nothing(tmp_path):
+def test_error_after_a_checkpoint_removes_nothing(tmp_path):
     class Later(Net):
         left = 6
 
@@ -347,7 +347,7 @@ def test_refusal_after_a_checkpoint_removes_nothing(tmp_path):
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
 @pytest.mark.parametrize("key", ["objective.beta", "model.options.x", "data.options.deep.list"])
-def test_numbers_that_are_not_finite_are_refused_by_their_key(tmp_path, key, value):
+def test_error_of_a_number_that_is_not_finite_names_its_key(tmp_path, key, value):
     shown = f"[0.5, {value}]" if key.endswith("list") else value
     dotted = key.split(".")[-1]
     with pytest.raises(ValueError, match=rf"{dotted}.*` a finite number, got {value}"):
@@ -381,7 +381,7 @@ def test_run_config_in_python_is_checked():
         ("model.options.name=x", "`model.options` keys among 'hidden', 'deterministic', got 'name'"),
     ],
 )
-def test_options_of_own_data_and_networks_are_known(tmp_path, override, message):
+def test_options_of_registered_data_and_networks_are_checked(tmp_path, override, message):
     with pytest.raises(ValueError, match=f"expected {message}"):
         train(config(tmp_path, override), tmp_path / "run")
 
@@ -400,13 +400,13 @@ def test_options_of_own_data_and_networks_are_known(tmp_path, override, message)
         (["data.name=wave"], "^data.name: expected `data` one of .*did you mean 'waves'"),
     ],
 )
-def test_refusals_say_which_table_they_are_about(tmp_path, overrides, message):
+def test_errors_name_the_table_of_the_config(tmp_path, overrides, message):
     given = [word.replace("'a\\u0000b'", '"a\\u0000b"') for word in overrides]
     with pytest.raises(ValueError, match=message):
         train(config(tmp_path, *given), tmp_path / "run")
 
 
-def test_range_of_a_config_is_refused_with_its_table(tmp_path):
+def test_error_of_a_value_out_of_range_names_its_table(tmp_path):
     with pytest.raises(ValueError, match="config: fit: expected `seed` >= 0, got -1"):
         config(tmp_path, "fit.seed=-1")
 
@@ -415,7 +415,7 @@ def test_range_of_a_config_is_refused_with_its_table(tmp_path):
 
 
 def interrupted(folder: Path) -> Path:
-    """The note of a checkpoint in mid-training."""
+    """The manifest of a checkpoint in mid-training."""
 
     def stops(model, batch):
         stops.left -= 1
@@ -437,7 +437,7 @@ def resumed(folder: Path, named: str = "stops"):
     return fit(net(), stops, wave(40), None, replace(SHORT, checkpoint_every_steps=2), folder=folder, resume=True)
 
 
-def test_checkpoint_without_its_note_is_refused_and_kept(tmp_path):
+def test_checkpoint_without_its_manifest_is_refused_and_kept(tmp_path):
     note = interrupted(tmp_path)
     (whole,) = tmp_path.glob("*.ckpt")
     note.unlink()
@@ -455,7 +455,7 @@ def test_folder_of_another_objective_is_refused(tmp_path):
     assert resumed(tmp_path).step_count == 10
 
 
-def test_objectives_of_one_config_are_described_alike_and_of_another_not():
+def test_description_of_an_objective_depends_on_its_config_alone():
     from fcal.training.checkpoints import description
 
     one, same = (description(objective(ObjectiveConfig(name="fcal", lam=0.3))) for _ in range(2))
@@ -485,7 +485,7 @@ def test_objectives_of_one_config_are_described_alike_and_of_another_not():
         lambda saved: saved.pop("pytorch-lightning_version"),
     ],
 )
-def test_checkpoint_that_was_changed_and_sealed_again_is_refused(tmp_path, change):
+def test_edited_checkpoint_with_a_valid_checksum_is_refused(tmp_path, change):
     note = interrupted(tmp_path)
     saved = read_checkpoint(note)
     change(saved)
@@ -495,7 +495,7 @@ def test_checkpoint_that_was_changed_and_sealed_again_is_refused(tmp_path, chang
 
 
 @pytest.mark.parametrize("content", [b"", b"rubbish", b"PK\x03\x04" + bytes(100), b"\x80\x02}q\x00."])
-def test_rubbish_under_the_right_checksum_is_refused(tmp_path, content):
+def test_garbage_with_a_valid_checksum_is_refused(tmp_path, content):
     import hashlib
 
     note = tmp_path / "checkpoint.json"
@@ -531,7 +531,7 @@ def called_loss(model, batch):
         (called_loss, ValueError, "`objective` to name its terms, and none 'loss', which is their sum, got 'loss'"),
     ],
 )
-def test_objective_of_other_terms_is_refused(of, error, message):
+def test_objective_with_invalid_terms_is_refused(of, error, message):
     with pytest.raises(error, match=f"expected {message}"):
         fit(net(), of, wave(8), None, SHORT)
 
@@ -577,7 +577,7 @@ def test_third_part_of_an_item_is_a_mask():
     parts = [(torch.where(masked, y, 1e6), masked), (y.where(masked, torch.nan),)]
     given = [torch.utils.data.TensorDataset(x, *part) for part in parts]
     masked_out, missing = (fit(net(), None, each, each, SHORT).history for each in given)
-    assert masked_out == missing, "what is masked counts as little as what is missing"
+    assert masked_out == missing, "masked targets count as little as missing ones"
 
 
 @pytest.mark.parametrize(
@@ -588,7 +588,7 @@ def test_third_part_of_an_item_is_a_mask():
         ([torch.ones(8, 1)] * 2, r"a batch of \(input, target\) or \(input, target, valid_mask\), got 4 parts"),
     ],
 )
-def test_items_of_other_parts_are_refused(more, message):
+def test_items_of_other_forms_are_refused(more, message):
     hint = "for more use a mapping with the keys 'input', 'target', and perhaps 'valid_mask' and 'weight'"
     given = torch.utils.data.TensorDataset(*wave(8).tensors, *more)
     with pytest.raises(TypeError, match=f"^expected {message}; {hint}$"):

@@ -1,4 +1,4 @@
-"""Interrupted and resumed equals uninterrupted, bit for bit; checkpoints are whole, checked and never unpickled."""
+"""A resumed training equals an uninterrupted one bit for bit; checkpoints are complete and never unpickled."""
 
 import csv
 import errno
@@ -30,7 +30,7 @@ class Interrupted(Exception):  # noqa: N818
 
 
 class Interrupt(Callback):
-    """Raises when so many steps are done: before the next step, or in validation."""
+    """Raises after a number of steps: before the next step, or in validation."""
 
     def __init__(self, step: int, where: str) -> None:
         self.step = step
@@ -70,7 +70,7 @@ def uninterrupted(tmp_path_factory):
 
 
 def assert_same(one, two, path="") -> None:
-    """Nested containers alike, tensors to the last bit."""
+    """Assert that nested containers are equal, and tensors bit for bit."""
     if isinstance(one, dict):
         assert one.keys() == two.keys(), path
         for key in one:
@@ -86,7 +86,7 @@ def assert_same(one, two, path="") -> None:
 
 
 def comparable(folder: Path) -> dict:
-    """All that a checkpoint holds but the clock, and Lightning's counters of its own loops."""
+    """The content of a checkpoint without the duration and the counters of Lightning's loops."""
     saved = read_checkpoint(folder / "checkpoint.json")
     saved["fcal"]["record"].pop("seconds")
     saved.pop("loops")
@@ -134,7 +134,7 @@ def test_early_stopping_counts_across_an_interruption(tmp_path):
     assert_same(finished.state_dict(), model.state_dict())
 
 
-def test_finished_training_is_returned_as_it_is(uninterrupted):
+def test_finished_training_returns_its_result(uninterrupted):
     model, result, folder = uninterrupted
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     again, same = run(folder, resume=True)
@@ -286,7 +286,7 @@ def killed(tmp_path_factory) -> tuple[Path, dict[str, int], str]:
     return folder, status, run.stderr
 
 
-def test_killed_process_says_so(killed):
+def test_killed_process_has_the_exit_code_of_its_signal(killed):
     _, status, complaints = killed
     assert os.WTERMSIG(status["SIGKILL"]) == signal.SIGKILL
     assert [os.waitstatus_to_exitcode(status[name]) for name in ("SIGTERM", "SIGINT")] == [130, 130]

@@ -23,7 +23,7 @@ def config(tmp_path: Path, *overrides: str) -> RunConfig:
     return with_overrides(read_config(path, RunConfig), overrides)
 
 
-def test_run_folder_holds_what_the_surface_promises(tmp_path):
+def test_run_folder_has_the_documented_files(tmp_path):
     settings = config(tmp_path, "recalibration.method=temperature")
     run = train(settings, tmp_path / "run", progress=False)
     files = {path.relative_to(run.folder).as_posix() for path in run.folder.rglob("*") if path.is_file()}
@@ -41,7 +41,7 @@ def test_run_folder_holds_what_the_surface_promises(tmp_path):
     assert report["provenance"]["torch"]
 
 
-def test_report_is_evaluate_on_the_test_set_before_and_after_the_repair(tmp_path):
+def test_report_is_evaluate_on_the_test_set_before_and_after_recalibration(tmp_path):
     run = train(config(tmp_path, "recalibration.method=affine"), tmp_path / "run", progress=False)
     splits = Waves()
     pred, target, _ = predict(run.model, splits.test)
@@ -102,10 +102,10 @@ def test_start_from_a_damaged_or_other_run_is_refused(tmp_path):
         train(config(tmp_path, f"model.start_from={tmp_path}"), tmp_path / "second")
     with pytest.raises(ValueError, match=f"{needed}no folder {tmp_path}/none$"):
         train(config(tmp_path, f"model.start_from={tmp_path}/none"), tmp_path / "second")
-    assert not (tmp_path / "second").exists(), "what is refused leaves no folder behind"
+    assert not (tmp_path / "second").exists(), "errors leave no folder behind"
 
 
-def test_folder_with_something_in_it_is_refused(tmp_path):
+def test_folder_that_is_not_empty_is_refused(tmp_path):
     settings = config(tmp_path)
     train(settings, tmp_path / "run", progress=False)
     with pytest.raises(ValueError, match="expected `out` an empty folder, or --resume to go on"):
@@ -120,7 +120,7 @@ def test_folder_with_something_in_it_is_refused(tmp_path):
         train(settings, tmp_path / "file")
 
 
-def test_finished_run_is_returned_as_it_is(tmp_path):
+def test_finished_run_is_loaded_and_not_changed(tmp_path):
     run = train(config(tmp_path), tmp_path / "run", progress=False)
     before = {path: path.stat().st_mtime_ns for path in run.folder.rglob("*")}
     again = train(config(tmp_path), tmp_path / "run", resume=True)
@@ -129,7 +129,7 @@ def test_finished_run_is_returned_as_it_is(tmp_path):
 
 
 @pytest.mark.parametrize("lost", ["SHA256SUMS", "report.json"])
-def test_run_killed_while_it_is_sealed_is_sealed_again(tmp_path, monkeypatch, lost):
+def test_run_killed_while_it_is_sealed_can_be_resumed(tmp_path, monkeypatch, lost):
     from fcal.training import pipeline, run_folder
 
     whole = train(config(tmp_path), tmp_path / "whole", progress=False)
@@ -144,7 +144,7 @@ def test_run_killed_while_it_is_sealed_is_sealed_again(tmp_path, monkeypatch, lo
     assert (again.folder / "weights.safetensors").read_bytes() == (whole.folder / "weights.safetensors").read_bytes()
 
 
-def test_deterministic_network_is_judged_by_its_errors(tmp_path):
+def test_deterministic_network_is_evaluated_by_its_errors(tmp_path):
     overrides = ["model.options.deterministic=true", "objective.name=smooth-l1"]
     run = train(config(tmp_path, *overrides), tmp_path / "run", progress=False)
     assert set(run.report["test"]) == {"l1", "mse", "rmse"}
@@ -167,7 +167,7 @@ def test_unknown_names_are_refused_before_anything_is_written(tmp_path, override
     assert not (tmp_path / "run").exists()
 
 
-def test_joined_predictions_are_those_of_the_whole():
+def test_concatenated_predictions_are_those_of_the_whole():
     from torch.distributions import (
         Categorical,
         Independent,

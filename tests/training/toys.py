@@ -1,4 +1,4 @@
-"""A network, data and a config so small that training them takes a fraction of a second."""
+"""A network, data and a config that train in a fraction of a second."""
 
 from typing import Any
 
@@ -43,7 +43,7 @@ def net(seed: int = 0, **options: Any) -> Net:
 
 
 def register() -> None:
-    """What a plugin does."""
+    """Register them, as a plugin does."""
     models.register("toy", Net, replace=True)
     data.register("waves", Waves, replace=True)
 

@@ -1,4 +1,4 @@
-"""Runs in which every row is held out once: what they train on, what they repair by, and going on after a kill."""
+"""Runs with cross-fitting: their training rows, their recalibration, and resuming after a kill."""
 
 import csv
 import os
@@ -45,8 +45,8 @@ def test_full_network_trains_on_all_rows_for_as_long_as_the_folds_did_best(run):
     assert len(full) == round(sum(best) / 3)
 
 
-def test_factor_is_that_of_held_out_rows(run):
-    """From the folders' own networks there is no way back, so the factor is held against its definition's bounds."""
+def test_one_factor_scales_all_predictions_and_keeps_the_mean(run):
+    """The networks of the folds are not kept, so the factor is compared with the reported metrics."""
     repair = recalibration.load(run.folder / "recalibrator")
     pred, target, _ = predict(run.model, Waves().test)
     factor = (repair.transform(pred).stddev / pred.stddev).unique()
@@ -61,7 +61,7 @@ def test_loaded_run_is_the_same(run):
     assert torch.equal(load(run.folder).model(x).stddev, run.model(x).stddev)
 
 
-def test_error_bars_of_their_own(tmp_path):
+def test_scale_network_changes_the_scale_and_not_the_mean(tmp_path):
     settings = config(tmp_path, *FOLDS, "crossfit.scales=fcal", "objective.lam=0.2", "objective.df=4")
     run = train(settings, tmp_path / "run", progress=False)
     plain = train(config(tmp_path, *FOLDS), tmp_path / "plain", progress=False)
@@ -78,7 +78,7 @@ def test_error_bars_of_their_own(tmp_path):
         load(run.folder)
 
 
-def test_common_start_is_trained_once_on_all_rows(tmp_path):
+def test_shared_epochs_are_trained_once_on_all_rows(tmp_path):
     run = train(config(tmp_path, *FOLDS, "crossfit.early_epochs=1"), tmp_path / "run", progress=False)
     early, fold = (history(run.folder / "training" / name) for name in ("early", "fold-1"))
     assert [int(line["step"]) for line in early] == [12]
@@ -86,7 +86,7 @@ def test_common_start_is_trained_once_on_all_rows(tmp_path):
 
 
 class Sequences:
-    """Rows of sequences of ten; the same input in all rows of one."""
+    """Rows in sequences of ten."""
 
     def __init__(self) -> None:
         sequence = torch.arange(60) // 10
@@ -161,7 +161,7 @@ main(["train", f"{sys.argv[1]}/config.toml", "--out", f"{sys.argv[1]}/killed"])
 
 @pytest.mark.parametrize("step", [5, 30, 80])
 def test_killed_run_goes_on_and_equals_an_uninterrupted_one(tmp_path, step):
-    """In the first fold, in the second, and where error bars are trained."""
+    """Killed in the first fold, in the second, and while a scale network is trained."""
     toys.register()
     words = "[recalibration]\nmethod = 'temperature'\n[crossfit]\nfolds = 3\nscales = 'nll'\nscale_epochs = 2\n"
     (tmp_path / "config.toml").write_text(f"{toys.CONFIG}checkpoint_every_steps = 1\n{words}")
