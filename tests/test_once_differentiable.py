@@ -42,7 +42,7 @@ def test_gradient_penalty_on_a_hard_family_is_refused(law, function):
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: type(loss).__name__)
-def test_gradient_penalty_on_a_rival_loss_is_refused(loss):
+def test_gradient_penalty_on_a_baseline_is_refused(loss):
     loc = torch.zeros(4, dtype=torch.float64, requires_grad=True)
     with pytest.raises(RuntimeError, match="expected `create_graph` False: .* is differentiable once, got True"):
         penalty(loss(Normal(loc, torch.ones_like(loc)), Y), loc)

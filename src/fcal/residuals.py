@@ -1,4 +1,4 @@
-"""From predictions and targets to residuals that are standard normal when the prediction is right."""
+"""Residuals: predictions and targets in, draws of N(0, 1) out when the prediction is right."""
 
 import math
 
@@ -24,12 +24,12 @@ def standardize(pred: Distribution, target: Tensor, *, valid_mask: Tensor | None
     .. math:: z = \Phi^{-1}(F(y))
 
     For a normal prediction this is :math:`(y - \mu) / \sigma`; a multivariate normal is whitened by the Cholesky
-    factor of its covariance. Other families go through the logarithm of whichever tail is nearer, so no probability
-    ever rounds to 0 or 1 and the gradient lives as far out as y itself.
+    factor of its covariance. Other families use the logarithm of the nearer tail, so that no probability rounds to 0 or
+    1 and the gradient is accurate however far out y lies.
 
     Args:
         pred: Prediction of any registered family, also inside ``Independent`` or under monotone transforms.
-        target: Targets :math:`y`, shaped like the prediction's samples; NaN where missing.
+        target: Targets :math:`y`, shaped like samples of ``pred``; NaN where missing.
         valid_mask: True where a target counts; shaped like ``target`` or its rows.
 
     Returns:
@@ -37,7 +37,7 @@ def standardize(pred: Distribution, target: Tensor, *, valid_mask: Tensor | None
 
     Raises:
         TypeError: The family is not registered, or the dtypes are wrong.
-        ValueError: Shapes do not fit, parameters are out of range, or a target cannot occur under the prediction.
+        ValueError: Shapes do not match, parameters are out of range, or a target is outside the support.
 
     Note:
         Half precision is widened to float32; families other than Normal compute in float64 and return the input's
@@ -55,13 +55,13 @@ def standardize(pred: Distribution, target: Tensor, *, valid_mask: Tensor | None
 
 
 def unstandardize(pred: Distribution, z: Tensor) -> Tensor:
-    r"""The value a prediction gives to a standard normal residual, :math:`F^{-1}(\Phi(z))`.
+    r"""The value whose residual is z, :math:`F^{-1}(\Phi(z))`.
 
-    It undoes :func:`standardize` for scalar families and turns normal draws into draws of the prediction.
+    The inverse of :func:`standardize` for scalar families; it maps normal draws to draws of the prediction.
 
     Args:
         pred: Prediction of a scalar family.
-        z: Residuals within +-37.5, shaped like the prediction's samples; NaN is refused.
+        z: Residuals within [-37.5, 37.5], shaped like samples of ``pred``; NaN is refused.
 
     Returns:
         Values, shaped like ``z``.
@@ -85,7 +85,7 @@ def unstandardize(pred: Distribution, z: Tensor) -> Tensor:
 
 
 def _slope_of_value(pred: Distribution, value: Tensor) -> Tensor:
-    """Derivative of a value by its residual, which by way of the probability would overflow; 0 at an end of the law."""
+    """Derivative of a value by its residual, without the probability, which underflows; 0 at an end of the support."""
     law = law_of(pred)
     law = law.map(lambda p, _: p.detach().to(torch.float64), lambda p: p.detach().to(torch.float64))
     with torch.enable_grad():
@@ -94,8 +94,16 @@ def _slope_of_value(pred: Distribution, value: Tensor) -> Tensor:
     return torch.nan_to_num(1 / slope, nan=0.0)
 
 
+def scaled_errors(target: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
+    r"""Errors in units of the scale, :math:`(y - \mu) / \sigma`: the residuals of a normal prediction, unchecked.
+
+    The fused pass over large batches calls it chunk by chunk and without autograd. One new tensor is allocated.
+    """
+    return torch.sub(target, loc).div_(scale)
+
+
 def residuals_of(observation: Observation) -> Tensor:
-    """Residuals of an observation in its working precision; hidden elements carry those of a valid one."""
+    """Residuals of an observation in its working precision; hidden elements have those of a valid one."""
     law, z = observation.law, _residuals(observation.law, observation.target)
     if z.shape != observation.target.shape:
         raise ValueError(

@@ -24,7 +24,7 @@ def predictions():
 
 @pytest.mark.parametrize("form", ["convex", "additive"])
 @pytest.mark.parametrize("name", ["normal", "independent normal", "laplace", "independent laplace", "multivariate"])
-def test_one_pass_is_the_sum_of_its_parts(name, form):
+def test_fused_loss_is_the_sum_of_its_terms(name, form):
     known, parameters = predictions()
     pred, y, lam = known[name], torch.randn(60, 2, dtype=torch.float64), 0.3
     criterion = FCalLoss("kl", df=20, on="both")

@@ -9,7 +9,7 @@ from fixed_draws import FixedDraws, learn
 from torch.distributions import Independent, Laplace, MultivariateNormal, Normal
 
 import fcal
-from fcal.losses import EnergyLoss, energy
+from fcal.losses import EnergyLoss, baselines
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +35,7 @@ def by_loops(drawn, y):
 
 
 def test_vectors_score_by_the_definition(monkeypatch):
-    monkeypatch.setattr(energy, "_ROOM", 100)  # several pieces
+    monkeypatch.setattr(baselines, "_LARGEST_TABLE", 100)  # several chunks
     loc, scale, noise, y = batch(20, 3)
     pred = Independent(FixedDraws(loc, scale, noise), 1)
     drawn = pred.base_dist.rsample((4,)).detach().numpy()

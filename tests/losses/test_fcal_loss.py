@@ -864,6 +864,6 @@ def test_loss_of_residuals_needs_two_of_them():
         of_residuals()(normal(5, scale=-1.0), torch.zeros(5))
 
 
-def test_loss_of_residuals_has_no_plan_of_sums():
+def test_loss_of_residuals_has_no_objective_of_sums():
     with pytest.raises(ValueError, match="expected `divergence` of moments, got 'sorted_wasserstein'"):
-        of_residuals().plan()
+        of_residuals().objective()

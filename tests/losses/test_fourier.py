@@ -8,8 +8,8 @@ from fcal.losses import fourier
 
 
 @pytest.fixture(autouse=True)
-def _short_pieces(monkeypatch):
-    monkeypatch.setattr(fourier, "_PIECE", 7)  # several pieces, the last one shorter
+def _short_chunks(monkeypatch):
+    monkeypatch.setattr(fourier, "_CHUNK", 7)  # several chunks, the last one shorter
 
 
 def points(n=20):

@@ -1,14 +1,11 @@
-"""Differentiable objectives: f-Cal, its rivals, and their combination with a task's loss."""
+"""Differentiable objectives: f-Cal, the baselines it is compared with, and their combination with a task loss."""
 
-from fcal.losses.combined import CombinedLoss
-from fcal.losses.energy import EnergyLoss
+from fcal.losses.baselines import BetaNLLLoss, CalibrationLoss, CRPSLoss, EnergyLoss, NLLLoss
+from fcal.losses.batch import MeanLoss
+from fcal.losses.composite import CombinedLoss, StratifiedLoss
 from fcal.losses.fcal_loss import FCalLoss
-from fcal.losses.mean_loss import MeanLoss
 from fcal.losses.mmd import MMDLoss
-from fcal.losses.pce import PCELoss
-from fcal.losses.quantile_recalibration import QuantileRecalibrationLoss
-from fcal.losses.rivals import BetaNLLLoss, CalibrationLoss, CRPSLoss, NLLLoss
-from fcal.losses.stratified import StratifiedLoss
+from fcal.losses.pit_losses import PCELoss, QuantileRecalibrationLoss
 
 __all__ = [
     "BetaNLLLoss",

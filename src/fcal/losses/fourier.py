@@ -1,8 +1,8 @@
-r"""Fourier sums over a batch and series at its points, in time N M and memory that does not grow with N M.
+r"""Fourier sums over a batch and Fourier series at its points, in time N M and memory independent of N M.
 
 The powers of :math:`e^{i \theta}` up to M come from two short tables, :math:`e^{i a \theta}` and
-:math:`e^{i b B \theta}` with :math:`m = a + b B`, so that both functions are matrix products. Pieces of the batch are
-worked on one after the other, and the backward pass builds the tables again instead of keeping them.
+:math:`e^{i b B \theta}` with :math:`m = a + b B`, so that both functions are matrix products. The batch is
+processed in chunks, and the backward pass computes the tables again instead of keeping them.
 """
 
 import math
@@ -14,11 +14,11 @@ from torch import Tensor
 
 from fcal._checks import check_once
 
-_PIECE = 1 << 13  # points: their tables stay in cache
+_CHUNK = 1 << 13  # points: their tables stay in cache
 
 
 def fourier_sums(values: Tensor, weight: Tensor, step: float, count: int) -> Tensor:
-    r"""Weighted sums of a batch's waves, :math:`S_m = \sum_n w_n e^{i m \delta x_n}` for m below ``count``.
+    r"""Weighted sums of complex exponentials, :math:`S_m = \sum_n w_n e^{i m \delta x_n}` for m below ``count``.
 
     Args:
         values: Points :math:`x`, float64. Shape ``(N,)``.
@@ -88,9 +88,9 @@ class _Series(torch.autograd.Function):
 def _sums(values: Tensor, weight: Tensor, step: float, count: int) -> Tensor:
     width, height = _split(count)
     total = torch.zeros(height, width, dtype=torch.complex128, device=values.device)
-    for piece in _pieces(len(values)):
-        fine, coarse = _tables(values[piece], step, width, height)
-        total += (coarse * weight[piece].unsqueeze(-1)).mT @ fine
+    for chunk in _chunks(len(values)):
+        fine, coarse = _tables(values[chunk], step, width, height)
+        total += (coarse * weight[chunk].unsqueeze(-1)).mT @ fine
     return total.reshape(-1)[:count]
 
 
@@ -99,14 +99,14 @@ def _series(values: Tensor, coefficients: Tensor, step: float) -> Tensor:
     grid = torch.zeros(height * width, dtype=torch.complex128, device=values.device)
     grid[: len(coefficients)] = coefficients
     result = torch.empty_like(values)
-    for piece in _pieces(len(values)):
-        fine, coarse = _tables(values[piece], step, width, height)
-        result[piece] = (fine @ grid.reshape(height, width).mT * coarse).sum(-1).real
+    for chunk in _chunks(len(values)):
+        fine, coarse = _tables(values[chunk], step, width, height)
+        result[chunk] = (fine @ grid.reshape(height, width).mT * coarse).sum(-1).real
     return result
 
 
 def _differentiated(coefficients: Tensor, step: float) -> Tensor:
-    """Coefficients of a series' derivative."""
+    """Coefficients of the derivative of a series."""
     order = torch.arange(len(coefficients), dtype=torch.float64, device=coefficients.device)
     return 1j * step * order * coefficients
 
@@ -116,7 +116,7 @@ def _tables(values: Tensor, step: float, width: int, height: int) -> tuple[Tenso
 
 
 def _powers(angle: Tensor, count: int) -> Tensor:
-    """Powers of e^(i angle) from 0 on, each step doubling their number. Shape ``(n, count)``."""
+    """Powers of e^(i angle) from 0 on; each step doubles their number. Shape ``(n, count)``."""
     factor = torch.complex(angle.cos(), angle.sin()).unsqueeze(-1)
     powers = torch.ones_like(factor)
     while powers.shape[1] < count:
@@ -130,5 +130,5 @@ def _split(count: int) -> tuple[int, int]:
     return width, -(-count // width)
 
 
-def _pieces(length: int) -> Iterator[slice]:
-    return (slice(start, start + _PIECE) for start in range(0, length, _PIECE))
+def _chunks(length: int) -> Iterator[slice]:
+    return (slice(start, start + _CHUNK) for start in range(0, length, _CHUNK))

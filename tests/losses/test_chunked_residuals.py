@@ -1,4 +1,4 @@
-"""Losses of laws other than normal, computed in pieces: equal to the plain definition, whatever path they take."""
+"""Losses of families other than normal, computed in chunks: equal to the plain definition by every formula."""
 
 import math
 
@@ -21,7 +21,8 @@ from torch.distributions import (
 
 import fcal
 from fcal.distributions.mixture import _MIXTURES
-from fcal.losses import CombinedLoss, FCalLoss, pieces
+from fcal.losses import CombinedLoss, FCalLoss
+from fcal.losses._fused import chunked_residuals
 
 SEED = 3
 
@@ -67,8 +68,8 @@ def gradients(loss, parameters):
 
 @pytest.mark.parametrize("masked", [False, True], ids=["whole", "masked"])
 @pytest.mark.parametrize("name", CASES)
-def test_loss_in_pieces_is_its_definition(name, masked, monkeypatch):
-    monkeypatch.setattr(pieces, "_PIECE", 64)  # many pieces, the last of them short
+def test_loss_in_chunks_is_its_definition(name, masked, monkeypatch):
+    monkeypatch.setattr(chunked_residuals, "_CHUNK", 64)  # many chunks, the last one short
     build, parameters, y = CASES[name]
     keep = torch.arange(N) % 3 > 0 if masked else None
     parameters = [p.clone().requires_grad_() for p in parameters]
@@ -104,7 +105,7 @@ def test_second_backward_pass_gives_the_same_gradients(name, dtype):
 
 
 @pytest.mark.parametrize("name", ["laplace", "student", "gamma", "mixture"])
-def test_combined_loss_in_pieces_is_the_sum_of_its_terms(name):
+def test_combined_loss_in_chunks_is_the_sum_of_its_terms(name):
     build, parameters, y = CASES[name]
     parameters = [p.clone().requires_grad_() for p in parameters]
     pred = build(*parameters)
@@ -165,7 +166,7 @@ def test_short_cuts_refuse_bad_parameters_too(make, index, message):
 
 
 def test_vectors_and_transforms_go_the_same_way(monkeypatch):
-    monkeypatch.setattr(pieces, "_PIECE", 32)
+    monkeypatch.setattr(chunked_residuals, "_CHUNK", 32)
     loc, factor, y = normal(90, 3).requires_grad_(), normal(90, 3, 3), normal(90, 3)
     tril = (factor.tril(-1) + torch.eye(3)).requires_grad_()
     shift = normal(90, 3).requires_grad_()
@@ -195,7 +196,7 @@ def test_no_tensor_larger_than_an_input_is_kept_for_backward():
                 sizes.append(result.numel())
             return result
 
-    count = 4 * pieces._PIECE
+    count = 4 * chunked_residuals._CHUNK
     parameters = [torch.full((count,), v, requires_grad=True) for v in (5.0, 0.0, 1.0)]
     y = torch.randn(count, generator=torch.Generator().manual_seed(0))
     with Recorder():

@@ -1,0 +1,267 @@
+"""Losses made of other losses: the loss of a task with a calibration loss, and a loss stratum by stratum."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from fcal._checks import check_integer, check_number, is_tracing
+from fcal._ranks import sum_over_ranks, together
+from fcal._registry import Registry
+from fcal.constraints import BatchSums
+from fcal.losses._fused import fused_loss
+from fcal.losses.baselines import NLLLoss
+from fcal.losses.batch import Batch, BatchLoss
+from fcal.losses.fcal_loss import FCalLoss
+
+_FEWEST = 2  # targets of a stratum; fewer residuals have no variance
+
+Form = Callable[[Any, Any, Any], Any]
+_FORMS: Registry[Form] = Registry("form")
+_FORMS.add("convex", lambda task, calibration, lam: (1 - lam) * task + lam * calibration)
+_FORMS.add("additive", lambda task, calibration, lam: task + lam * calibration)
+
+
+class CombinedLoss(BatchLoss):
+    r"""Task loss and calibration loss, weighted by :math:`\lambda`.
+
+    .. math:: (1 - \lambda) \, L_{task} + \lambda \, L_{cal} \quad\text{(convex)} \qquad
+        L_{task} + \lambda \, L_{cal} \quad\text{(additive)}
+
+    The negative log-likelihood and an exact f-Cal loss are computed in one pass over the batch.
+
+    Args:
+        calibration: The calibration loss, a callable like ``task``; ``FCalLoss()`` if None.
+        task: Any callable ``(pred, target, *, valid_mask, weight) -> scalar``; the mean negative log-likelihood if
+            None.
+        lam: Weight :math:`\lambda`: within [0, 1] in the convex form, non-negative in the additive one.
+        form: ``"convex"`` or ``"additive"``.
+        warmup_steps: Number of training steps over which the weight grows linearly from 0 to ``lam``. A step is a
+            forward call in training mode with gradients enabled (so a micro-batch is one, too); the count is part of
+            the state dict and belongs in a checkpoint.
+
+    Example:
+        The task loss may be any function of this signature, here the mean squared error:
+
+        >>> def squared_error(pred, target, *, valid_mask=None, weight=None):
+        ...     return (pred.mean - target).square().mean()
+        >>> objective = fcal.losses.CombinedLoss(task=squared_error, lam=0.1, form="additive")
+
+        >>> from torch.distributions import Normal
+        >>> pred, target = Normal(torch.zeros(4), torch.ones(4)), torch.tensor([-1.0, 1.0, -2.0, 2.0])
+        >>> fcal.losses.CombinedLoss(fcal.FCalLoss(df=2), lam=0.5)(pred, target)
+        tensor(2.2347)
+        >>> 0.5 * fcal.nll(pred, target).mean() + 0.5 * fcal.FCalLoss(df=2)(pred, target)
+        tensor(2.2347)
+    """
+
+    step: Tensor
+    calibration: Callable[..., Tensor]
+    task: Callable[..., Tensor] | None
+
+    def __init__(
+        self,
+        calibration: Callable[..., Tensor] | None = None,
+        *,
+        task: Callable[..., Tensor] | None = None,
+        lam: float = 0.5,
+        form: str = "convex",
+        warmup_steps: int = 0,
+    ) -> None:
+        super().__init__()
+        for name, loss in (("calibration", calibration), ("task", task)):
+            if loss is not None and (isinstance(loss, type) or not callable(loss)):
+                raise TypeError(f"expected `{name}` a loss to call, got {loss!r}")
+        self.calibration = FCalLoss() if calibration is None else calibration
+        self.task = task
+        self.form = form
+        _FORMS[form]  # refuse an unknown name here, not in the first step
+        self.lam = check_number("lam", lam, low=0.0, high=1.0 if form == "convex" else 1e100)
+        self.warmup_steps = check_integer("warmup_steps", warmup_steps, at_least=0)
+        self.register_buffer("step", torch.zeros((), dtype=torch.int64))
+
+    def current_lam(self) -> Tensor | float:
+        """The weight of the calibration loss at this step."""
+        if not self.warmup_steps:
+            return self.lam
+        return self.lam * (self.step.to(torch.float64) / self.warmup_steps).clamp(max=1.0)
+
+    def of_batch(self, batch: Batch) -> Tensor:
+        """The combined loss of a batch."""
+        lam = self.current_lam()
+        loss = self._fused(batch, float(lam)) if self._can_be_fused() else self._term_by_term(batch, lam)
+        if self.training and self.warmup_steps and torch.is_grad_enabled():
+            self.step = self.step + 1  # not in place: a compiled backward pass may still need the old one
+        return loss
+
+    def _term_by_term(self, batch: Batch, lam: Tensor | float) -> Tensor:
+        sync = getattr(self.calibration, "sync", True)
+        task = NLLLoss(sync=sync) if self.task is None else self.task
+        task_value, calibration_value = (
+            together(partial(_scalar, name, term, batch), device=batch.device(), sync=sync)
+            for name, term in (("task", task), ("calibration", self.calibration))
+        )
+        loss: Tensor = _FORMS[self.form](task_value, calibration_value, lam)
+        return loss.to(batch.dtype())
+
+    def _can_be_fused(self) -> bool:
+        criterion = self.calibration
+        if is_tracing() or self.task is not None or not isinstance(criterion, FCalLoss):
+            return False
+        kind = type(criterion)  # a subclass may compute something else
+        inherited = kind.forward is FCalLoss.forward and kind.of_batch is FCalLoss.of_batch
+        return inherited and criterion.is_exact()
+
+    def _fused(self, batch: Batch, lam: float) -> Tensor:
+        """Likelihood per prediction and calibration, both from the same sums."""
+        assert isinstance(self.calibration, FCalLoss)
+        calibration, form, size = self.calibration.objective(), _FORMS[self.form], batch.pred.event_shape.numel()
+
+        def of_sums(sums: BatchSums[Any]) -> Any:
+            return form(sums.nll * size / sums.total, calibration.of_sums(sums), lam)
+
+        by = None if calibration.by is None else (*calibration.by, "nll")
+        return fused_loss(batch, calibration._replace(of_sums=of_sums, by=by, with_nll=True))
+
+    def extra_repr(self) -> str:
+        """The options, for ``print``."""
+        return f"lam={self.lam}, form={self.form!r}, warmup_steps={self.warmup_steps}"
+
+
+def _scalar(name: str, term: Callable[..., Tensor], batch: Batch) -> Tensor:
+    """One term of the loss, which must be a scalar."""
+    value = term(batch.pred, batch.target, valid_mask=batch.valid_mask, weight=batch.weight)
+    if not isinstance(value, Tensor) or value.dim():
+        shown = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        raise ValueError(f"expected `{name}` to return a scalar tensor, got {shown}")
+    return value
+
+
+class StratifiedLoss(nn.Module):
+    r"""Mean of a loss over strata of the batch, weighted by their numbers of targets.
+
+    A batch can be calibrated as a whole although its small error bars are too small and its large ones too large. Here
+    every stratum must be calibrated by itself:
+
+    .. math:: L = \sum_s \frac{n_s}{n} L(\text{stratum } s)
+
+    Args:
+        loss: A loss of this library that takes a ``valid_mask``, such as :class:`~fcal.FCalLoss`.
+        strata: Number of strata.
+        by: ``"sigma"`` for strata of equally many targets in order of the predicted standard deviation, or ``"group"``
+            for groups, whose numbers from 0 to ``strata - 1`` are passed with every call.
+
+    Shape:
+        As for the loss; scalar result.
+
+    Note:
+        A stratum has fewer targets than the batch, so its moments are noisier: f-Cal of a calibrated batch is about
+        :math:`K S / n` instead of :math:`K / n`. Use larger batches, or fewer strata. A stratum with fewer than two
+        targets is left out. Under ``torch.distributed``, strata by sigma are formed on each rank and then joined.
+
+    Example:
+        >>> from torch.distributions import Normal
+        >>> pred = Normal(torch.zeros(8), torch.tensor([1.0, 1, 1, 1, 2, 2, 2, 2]))
+        >>> target = torch.tensor([-1.6, 1.6, -1.6, 1.6, -1.6, 1.6, -1.6, 1.6])
+        >>> whole = fcal.FCalLoss("wasserstein", df=2)
+        >>> round(whole(pred, target).item(), 2), round(StratifiedLoss(whole, strata=2)(pred, target).item(), 2)
+        (0.44, 2.28)
+    """
+
+    def __init__(self, loss: BatchLoss, strata: int = 4, by: str = "sigma") -> None:
+        super().__init__()
+        if not isinstance(loss, BatchLoss):
+            raise TypeError(f"expected `loss` a loss of batches, got {type(loss).__name__}")
+        self.loss = loss
+        self.strata = check_integer("strata", strata, at_least=1, at_most=10_000)
+        _STRATA[by]
+        self.by = by
+
+    def forward(
+        self,
+        pred: Distribution,
+        target: Tensor,
+        *,
+        valid_mask: Tensor | None = None,
+        weight: Tensor | None = None,
+        group: Tensor | None = None,
+    ) -> Tensor:
+        """The loss of a batch.
+
+        Args:
+            pred: Prediction of any registered family.
+            target: Targets, shaped like samples of ``pred``; NaN where missing.
+            valid_mask: True where a target counts; shaped like ``target`` or its rows.
+            weight: Non-negative weights, shaped like ``target`` or its rows.
+            group: For ``by="group"``: the group of every target, integers shaped like ``target`` or its rows.
+
+        Returns:
+            A scalar of the dtype of the inputs, float32 at least.
+        """
+        valid = self._valid(Batch(pred, target, valid_mask, weight))
+        stratum = _STRATA[self.by](pred, valid, group, self.strata)
+        masks = [valid & (stratum == number) for number in range(self.strata)]
+        losses = [
+            share * self.loss(pred, target, valid_mask=mask, weight=weight)
+            for mask, share in zip(masks, self._shares(masks).tolist(), strict=True)
+            if share
+        ]
+        if not losses:
+            shown = f"{int(valid.sum())} for {self.strata} strata"
+            raise ValueError(f"expected `target` with at least {_FEWEST} values that count in a stratum, got {shown}")
+        return torch.stack(losses).sum()
+
+    def extra_repr(self) -> str:
+        """The options, for ``print``."""
+        return f"strata={self.strata}, by={self.by!r}"
+
+    def _valid(self, batch: Batch) -> Tensor:
+        """Mask of the elements that count: scalars, or rows of a vector family."""
+        observation = batch.observe()
+        if observation.valid is not None:
+            return observation.valid
+        return torch.ones(observation.elements(), dtype=torch.bool, device=batch.device())
+
+    def _shares(self, masks: Sequence[Tensor]) -> Tensor:
+        """Fraction of the targets of all ranks in every stratum; 0 for strata with too few."""
+
+        def local() -> Tensor:
+            return torch.stack([mask.sum() for mask in masks]).to(torch.float64)
+
+        counts = sum_over_ranks(local, size=self.strata, device=masks[0].device) if self.loss.sync else local()
+        enough = torch.where(counts >= _FEWEST, counts, 0.0)
+        return enough / enough.sum().clamp_min(1)
+
+
+def _by_sigma(pred: Distribution, valid: Tensor, group: Tensor | None, strata: int) -> Tensor:
+    """Strata by the rank of the predicted standard deviation among the elements that count."""
+    if group is not None:
+        raise ValueError("expected no `group` for strata by sigma, got one; see `by`")
+    sigma = pred.stddev.detach().to(torch.float64)
+    if sigma.dim() > valid.dim():  # the root mean variance of a vector
+        sigma = sigma.square().mean(-1).sqrt()
+    counting = sigma.expand(valid.shape)[valid]  # infinite ones, of heavy tails, are the largest
+    rank = counting.argsort(stable=True).argsort()
+    stratum = torch.zeros(valid.shape, dtype=torch.long, device=valid.device)
+    stratum[valid] = rank * strata // max(len(rank), 1)
+    return stratum
+
+
+def _by_group(pred: Distribution, valid: Tensor, group: Tensor | None, strata: int) -> Tensor:  # noqa: ARG001
+    """The groups, checked and expanded to the elements."""
+    if not isinstance(group, Tensor) or group.is_floating_point() or group.is_complex():
+        shown = group.dtype if isinstance(group, Tensor) else type(group).__name__
+        raise TypeError(f"expected `group` a tensor of integers for strata by group, got {shown}")
+    if group.shape != valid.shape[: group.dim()]:
+        raise ValueError(f"expected `group` of shape {tuple(valid.shape)} or its rows, got {tuple(group.shape)}")
+    if group.numel() and not 0 <= int(group.min()) <= int(group.max()) < strata:
+        raise ValueError(f"expected `group` within 0 to {strata - 1}, got {int(group.min())} to {int(group.max())}")
+    return group.reshape(group.shape + (1,) * (valid.dim() - group.dim())).expand(valid.shape)
+
+
+_STRATA: Registry[Callable[[Distribution, Tensor, Tensor | None, int], Tensor]] = Registry("by")
+_STRATA.add("sigma", _by_sigma)
+_STRATA.add("group", _by_group)
