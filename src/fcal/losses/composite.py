@@ -118,10 +118,10 @@ class CombinedLoss(BatchLoss):
     def _fused(self, batch: Batch, lam: float) -> Tensor:
         """Likelihood per prediction and calibration, both from the same sums."""
         assert isinstance(self.calibration, FCalLoss)
-        calibration, form, size = self.calibration.objective(), _FORMS[self.form], batch.pred.event_shape.numel()
+        calibration, form = self.calibration.objective(), _FORMS[self.form]
 
         def of_sums(sums: BatchSums[Any]) -> Any:
-            return form(sums.nll * size / sums.total, calibration.of_sums(sums), lam)
+            return form(sums.nll * batch.pred.event_shape.numel() / sums.total, calibration.of_sums(sums), lam)
 
         by = None if calibration.by is None else (*calibration.by, "nll")
         return fused_loss(batch, calibration._replace(of_sums=of_sums, by=by, with_nll=True))
