@@ -197,11 +197,10 @@ def _sampled(loss: FCalLoss, batch: Batch) -> Tensor:
     """Residuals, moments of q over random draws of K of them, a divergence."""
     if loss.sync and world_size() > 1:
         raise ValueError("expected `estimator` 'exact' (or sync=False) under torch.distributed, got 'sampled'")
-    z, weight = counting_residuals(batch.observe(widest=True), detach_mean=loss.detach_mean)
+    z, own_weight = counting_residuals(batch.observe(widest=True), detach_mean=loss.detach_mean)
     check_count(z.numel(), at_least=max(loss.df, 2) if loss.on != "z" else 2)
-    if batch.weight is None:
-        weight = None
-    else:
+    weight = None if batch.weight is None else own_weight
+    if weight is not None:
         check_effective_count(_effective_count(weight), loss._least_count())
     distances = []
     if loss.on != "z":
