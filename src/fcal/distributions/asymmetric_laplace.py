@@ -1,4 +1,4 @@
-"""The asymmetric Laplace distribution, which torch lacks: an exponential tail of its own on either side."""
+"""The asymmetric Laplace distribution, with an exponential tail of a different scale on each side."""
 
 from typing import Any
 
@@ -13,12 +13,12 @@ from fcal.distributions.tails import unit
 
 
 def _log_share(asymmetry: Tensor) -> Tensor:
-    """Log of the probability left of the location."""
+    """Log-probability left of the location."""
     return logsigmoid(2 * asymmetry.log())
 
 
 def _log_side(distance: Tensor, asymmetry: Tensor) -> Tensor:
-    """Log-probability on the left of a point at ``distance`` (in scales) from the location."""
+    """Log-probability left of a point at ``distance`` (in scales) from the location."""
     left = distance < 0
     near = _log_share(asymmetry) + torch.where(left, distance, 0.0) / asymmetry
     beyond = _log_share(1 / asymmetry) - torch.where(left, 0.0, distance) * asymmetry
@@ -49,7 +49,7 @@ def _quantile(lower: Tensor, upper: Tensor, loc: Tensor, scale: Tensor, asymmetr
 
 
 def _crps(value: Tensor, loc: Tensor, scale: Tensor, asymmetry: Tensor) -> Tensor:
-    """The integral of F^2 below and of S^2 above, for the side on which the value lies."""
+    """Integral of F^2 below the value plus that of (1 - F)^2 above it."""
     t = unit(value, loc, scale)
     left, right = asymmetry, 1 / asymmetry  # scales of the two tails
     share, rest = left / (left + right), right / (left + right)
@@ -58,28 +58,28 @@ def _crps(value: Tensor, loc: Tensor, scale: Tensor, asymmetry: Tensor) -> Tenso
     own, other = torch.where(on_left, left, right), torch.where(on_left, right, left)
     own_share, other_share = torch.where(on_left, share, rest), torch.where(on_left, rest, share)
     decay = torch.exp(-inner)
-    # beyond the value: the square of the tail; between value and location: of its complement; then the other tail
+    # beyond the value: the tail squared; between value and location: its complement squared; then the other tail
     beyond = own * (own_share * decay).square() / 2
     between = own * (inner + 2 * own_share * torch.expm1(-inner) - own_share.square() * torch.expm1(-2 * inner) / 2)
     return scale * (beyond + between + other * other_share.square() / 2)
 
 
 class AsymmetricLaplace(Distribution):
-    r"""Laplace law with tails of scale :math:`s \kappa` on the left and :math:`s / \kappa` on the right.
+    r"""Laplace distribution with scale :math:`s \kappa` on the left and :math:`s / \kappa` on the right.
 
-    Its location is the quantile :math:`\kappa^2 / (1 + \kappa^2)`, so it is the law behind quantile regression.
+    Its location is the quantile :math:`\kappa^2 / (1 + \kappa^2)`: its likelihood is the loss of quantile regression.
 
     Args:
         loc: Mode :math:`m`.
         scale: Scale :math:`s`.
-        asymmetry: :math:`\kappa`; 1 is the Laplace law, less than 1 has the longer tail on the right.
+        asymmetry: :math:`\kappa`; 1 is the Laplace distribution, and less than 1 makes the right tail longer.
         validate_args: As in every torch distribution.
 
     Example:
-        >>> law = AsymmetricLaplace(torch.tensor(0.0), torch.tensor(1.0), torch.tensor(2.0))
-        >>> law.cdf(torch.tensor(0.0))
+        >>> pred = AsymmetricLaplace(torch.tensor(0.0), torch.tensor(1.0), torch.tensor(2.0))
+        >>> pred.cdf(torch.tensor(0.0))
         tensor(0.8000)
-        >>> law.mean  # scale (1 / kappa - kappa)
+        >>> pred.mean  # scale (1 / kappa - kappa)
         tensor(-1.5000)
     """
 
@@ -102,7 +102,7 @@ class AsymmetricLaplace(Distribution):
         super().__init__(self.loc.shape, validate_args=validate_args)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> "AsymmetricLaplace":
-        """The same law with a larger batch shape."""
+        """Expand to a larger batch shape."""
         new = self._get_checked_instance(AsymmetricLaplace, _instance)  # type: ignore[no-untyped-call]
         new.loc, new.scale, new.asymmetry = (p.expand(batch_shape) for p in (self.loc, self.scale, self.asymmetry))
         super(AsymmetricLaplace, new).__init__(torch.Size(batch_shape), validate_args=False)
@@ -116,7 +116,7 @@ class AsymmetricLaplace(Distribution):
 
     @property
     def mode(self) -> Tensor:
-        """Its location."""
+        """The location."""
         return self.loc
 
     @property
@@ -125,7 +125,7 @@ class AsymmetricLaplace(Distribution):
         return self.scale.square() * (self.asymmetry.square() + self.asymmetry.pow(-2))
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
-        """Differentiable draws, by the inverse CDF."""
+        """Differentiable samples, by the inverse CDF."""
         shape = self._extended_shape(torch.Size(sample_shape))
         tiny = torch.finfo(self.loc.dtype).tiny
         return self.icdf(torch.rand(shape, dtype=self.loc.dtype, device=self.loc.device).clamp(min=tiny))

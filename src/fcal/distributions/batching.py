@@ -1,4 +1,4 @@
-"""Predictions of several rows as one prediction, some rows of one, and one with other parameters."""
+"""Concatenate, stack and index predictions along their batch dimensions, and replace their parameters."""
 
 from collections.abc import Sequence
 
@@ -12,10 +12,10 @@ Prediction = Distribution | Tensor
 
 
 def cat(preds: Sequence[Prediction]) -> Prediction:
-    """Predictions of consecutive rows as one.
+    """Concatenate predictions along the first dimension, as ``torch.cat`` does for tensors.
 
     Raises:
-        TypeError: A family that is not registered.
+        TypeError: The family is not registered.
 
     Example:
         >>> from torch.distributions import Normal
@@ -26,14 +26,14 @@ def cat(preds: Sequence[Prediction]) -> Prediction:
     if isinstance(first, Tensor):
         return torch.cat([pred for pred in preds if isinstance(pred, Tensor)])
     leaves = [_leaves(pred) for pred in preds if isinstance(pred, Distribution)]
-    return _with(first, [torch.cat(same) for same in zip(*leaves, strict=True)])
+    return _with_leaves(first, [torch.cat(values) for values in zip(*leaves, strict=True)])
 
 
 def stack(preds: Sequence[Distribution]) -> Distribution:
-    """Predictions of the same targets in a new last dimension.
+    """Stack predictions of the same targets along a new last dimension.
 
     Raises:
-        ValueError: They are of several families or shapes, or of a family of vectors.
+        ValueError: The predictions differ in family or shape, or are multivariate.
 
     Example:
         >>> from torch.distributions import Normal
@@ -45,22 +45,22 @@ def stack(preds: Sequence[Distribution]) -> Distribution:
     laws = [law_of(pred) for pred in preds]
     shapes = {tuple(pred.batch_shape + pred.event_shape) for pred in preds}
     if len({law.name for law in laws}) != 1 or len(shapes) != 1:
-        found = ", ".join(sorted({f"{law.name} {shape}" for law in laws for shape in shapes}))
-        raise ValueError(f"expected `preds` of one family and shape, got {found}")
+        kinds = ", ".join(sorted({f"{law.name} {shape}" for law in laws for shape in shapes}))
+        raise ValueError(f"expected `preds` of one family and shape, got {kinds}")
     if laws[0].family.event_dim or preds[0].event_shape:
         raise ValueError(f"expected `preds` of a scalar family, got {laws[0].name}")
     (shape,) = shapes
-    columns = zip(*(law.parameters for law in laws), strict=True)
-    leaves = tuple(torch.stack([value.expand(shape) for value in same], -1) for same in columns)
-    return laws[0]._replace(parameters=leaves).distribution()
+    by_name = zip(*(law.parameters for law in laws), strict=True)
+    parameters = tuple(torch.stack([value.expand(shape) for value in values], -1) for values in by_name)
+    return laws[0]._replace(parameters=parameters).distribution()
 
 
 def index_select(pred: Prediction, rows: Tensor) -> Prediction:
-    """The prediction of some rows, in the order asked for.
+    """Select rows of a prediction, as ``torch.index_select`` does for tensors.
 
     Args:
         pred: Prediction of a registered family, or a tensor.
-        rows: Indices into its first dimension.
+        rows: Indices into the first dimension.
 
     Example:
         >>> from torch.distributions import Normal
@@ -69,15 +69,15 @@ def index_select(pred: Prediction, rows: Tensor) -> Prediction:
     """
     if isinstance(pred, Tensor):
         return pred[rows]
-    return _with(pred, [leaf[rows] for leaf in _leaves(pred)])
+    return _with_leaves(pred, [leaf[rows] for leaf in _leaves(pred)])
 
 
 def with_parameters(pred: Distribution, **changed: Tensor) -> Distribution:
-    """The same prediction, but for some parameters of its family.
+    """Replace parameters of a prediction.
 
     Args:
         pred: Prediction of a registered family.
-        changed: New values by the family's names, such as ``loc`` or ``scale``, that broadcast with the others.
+        changed: New values of parameters such as ``loc`` or ``scale``; they broadcast with the others.
 
     Example:
         >>> from torch.distributions import Normal
@@ -86,22 +86,22 @@ def with_parameters(pred: Distribution, **changed: Tensor) -> Distribution:
     """
     law = law_of(pred)
     values = (changed.get(name, value) for name, value in zip(law.family.parameters, law.parameters, strict=True))
-    return _wrapped(law._replace(parameters=tuple(values)).distribution(), pred)
+    return _like(law._replace(parameters=tuple(values)).distribution(), pred)
 
 
 def _leaves(pred: Distribution) -> list[Tensor]:
-    """Every tensor of a prediction, with the shape of what is predicted."""
+    """All parameters of a prediction, expanded to its shape."""
     law = law_of(pred)
     shape = pred.batch_shape + pred.event_shape
     elements = shape[: len(shape) - law.family.event_dim]
     return [leaf.reshape(*elements, *leaf.shape[1:]) for leaf in law.leaves(elements)]
 
 
-def _with(pred: Distribution, leaves: Sequence[Tensor]) -> Distribution:
-    """The same kind of prediction with other tensors."""
-    return _wrapped(law_of(pred).with_leaves(leaves).distribution(), pred)
+def _with_leaves(pred: Distribution, leaves: Sequence[Tensor]) -> Distribution:
+    return _like(law_of(pred).with_leaves(leaves).distribution(), pred)
 
 
-def _wrapped(law: Distribution, like: Distribution) -> Distribution:
-    outer = len(like.event_shape) - len(law.event_shape)
-    return Independent(law, outer, validate_args=False) if outer else law
+def _like(pred: Distribution, other: Distribution) -> Distribution:
+    """Wrap a prediction in ``Independent`` so that it has as many event dimensions as another one."""
+    outer = len(other.event_shape) - len(pred.event_shape)
+    return Independent(pred, outer, validate_args=False) if outer else pred

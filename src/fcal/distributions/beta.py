@@ -1,9 +1,9 @@
-r"""Beta and Fisher-Snedecor: the lower tail as an integral over the logit, and the upper as a reflected lower one.
+r"""Beta and Fisher-Snedecor: the lower tail is an integral over the logit, and the upper tail a reflected lower one.
 
 .. math:: \int_0^{-\infty} e^{a v} \, (1 + x (e^v - 1))^{-(a + b)} \, dv
 
-left of the mode, where the integrand only falls: Gauss-Legendre over the length on which it does. Small shapes have a
-tail that falls too slowly for that; there the power series in x is short.
+left of the mode, where the integrand decreases, is computed by Gauss-Legendre quadrature over the length of the
+decrease. For small shapes the tail decays too slowly for that; there the power series in x is short.
 """
 
 import torch
@@ -21,19 +21,19 @@ from fcal.distributions.implicit import (
 )
 from fcal.distributions.tails import LOG_SQRT_2PI
 
-_DROP = 32.0  # the integrand falls by e^-32 over the interval of quadrature
-_SERIES_BELOW = 5.0  # the shape that governs the tail
+_DROP = 32.0  # the integrand decreases by e^-32 over the interval of quadrature
+_SERIES_BELOW = 5.0  # the shape on the side of the tail
 _TERMS = 90
-_MOST = 1e9  # a shape; sums of numbers far beyond it have lost the differences that matter
+_MOST = 1e9  # largest shape; beyond it, sums lose the differences that matter
 _RULE = legendre(26)
 
 
 def _length(x: Tensor, rest: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """How far left the exponent -a v + (a + b) log(1 + x (e^v - 1)) has risen by the drop; ``rest`` is 1 - x."""
+    """Distance u at which -a v + (a + b) log(1 + x (e^v - 1)), v = -u, has increased by the drop; ``rest`` is 1 - x."""
     total = a + b
     gap = a - total * x
     u = 2 * _DROP / (gap + (gap.square() + 2 * _DROP * total * x * rest).sqrt())  # as if it were a parabola
-    for _ in range(2):  # a fixed-point iteration between here and the root, fast where the parabola is far too wide
+    for _ in range(2):  # a fixed-point iteration, fast where the parabola is far too wide
         u = torch.log((torch.exp((_DROP + b * u) / total) - x) / rest)
     for _ in range(3):
         decay = torch.exp(-u)
@@ -43,14 +43,14 @@ def _length(x: Tensor, rest: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 
 def _by_quadrature(x: Tensor, rest: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The integral above and its derivatives by a and b."""
+    """The integral above and its derivatives with respect to a and b."""
     length = -_length(x, rest, a, b)
     integral, by_a, by_b = torch.zeros_like(x), torch.zeros_like(x), torch.zeros_like(x)
     minus_total = -(a + b)
-    v, log_left, density = (torch.empty_like(x) for _ in range(3))  # used again for every node
+    v, log_left, density = (torch.empty_like(x) for _ in range(3))  # reused for every node
     for node, weight in _RULE:
         torch.mul(length, node, out=v)
-        torch.expm1(v, out=log_left).mul_(x).log1p_()  # minus the logarithm of what 1 - x grows by
+        torch.expm1(v, out=log_left).mul_(x).log1p_()  # log of 1 + x (e^v - 1)
         torch.mul(a, v, out=density).addcmul_(minus_total, log_left).exp_()
         integral.add_(density, alpha=weight)
         by_b.addcmul_(density, log_left, value=-weight)
@@ -79,7 +79,7 @@ def _by_series(x: Tensor, _: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tens
 
 
 def _lower_tail(log_x: Tensor, log_rest: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Log of the lower tail and its derivatives by the logit of x, by a and by b."""
+    """Log of the lower tail and its derivatives with respect to the logit of x, a and b."""
     x, rest = log_x.exp(), log_rest.exp()
     integral, by_a, by_b = by_regime(a < _SERIES_BELOW, (_by_series, _by_quadrature), x, rest, a, b)
     total = a + b
@@ -93,7 +93,7 @@ def _lower_tail(log_x: Tensor, log_rest: Tensor, a: Tensor, b: Tensor) -> tuple[
 
 
 def _tail(logit: Tensor, a: Tensor, b: Tensor) -> Tail:
-    """The lower tail left of the mode, the upper right of it; both halves meet at 1/2 where both shapes are small."""
+    """The lower tail left of the mode and the upper tail right of it; they meet at 1/2 if both shapes are small."""
     both_small = (a < _SERIES_BELOW) & (b < _SERIES_BELOW)
     lower = logit <= torch.where(both_small, 0.0, a.log() - b.log())
     sign = torch.where(lower, 1.0, -1.0).to(a.dtype)
@@ -130,7 +130,7 @@ def _log_prob(value: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 
 def _start(z: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """A normal law of the logit for the bulk, power laws beyond it where a shape is small."""
+    """Normal approximation of the logit; power laws in the tails if a shape is small."""
     middle = a.log() - b.log() + z * (1 / a + 1 / b).sqrt()
     log_beta = torch.lgamma(a) + torch.lgamma(b) - torch.lgamma(a + b)
     left = (torch.special.log_ndtr(z) + a.log() + log_beta) / a

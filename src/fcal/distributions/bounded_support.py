@@ -1,4 +1,4 @@
-"""Families on the half line or an interval: LogNormal, Weibull, Exponential, HalfNormal, Uniform."""
+"""Families on a half-line or an interval: LogNormal, Weibull, Exponential, HalfNormal, Uniform, GeneralizedPareto."""
 
 import math
 
@@ -24,7 +24,7 @@ def _not_negative(value: Tensor, *_: Tensor) -> Tensor:
 
 
 def _cumulative_hazard(lower: Tensor, upper: Tensor) -> Tensor:
-    """Minus the log of the survival, from whichever tail is exact."""
+    """Minus the log-survival, from the tail probability that is exact."""
     return torch.where(lower < upper, -torch.log1p(-lower), -upper.log())
 
 
@@ -39,7 +39,7 @@ def _lognormal_log_prob(value: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
 def _lognormal_crps(value: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
     inside = value.clamp(min=torch.finfo(value.dtype).tiny)
     z = _lognormal_z(inside, loc, scale)
-    log_mean = loc + scale.square() / 2  # the mean itself overflows long before its product with a tail does
+    log_mean = loc + scale.square() / 2  # the mean overflows long before its product with a tail probability
     below = torch.exp(log_mean + log_normal_cdf(z - scale)) - torch.exp(log_mean + log_normal_cdf(-scale * _SQRT_HALF))
     return inside * torch.erf(z * _SQRT_HALF) - 2 * below + (-value).clamp(min=0)
 
@@ -137,7 +137,7 @@ HALF_NORMAL = Family(
 
 
 def _uniform_log_part(near: Tensor, far: Tensor) -> Tensor:
-    """Log of near / (near + far), whichever of the two is tiny."""
+    """Log of near / (near + far), exact if either is tiny."""
     share = far / (near + far)
     mostly = share < 0.5
     return torch.where(mostly, torch.log1p(-torch.where(mostly, share, 0.0)), near.log() - (near + far).log())
@@ -175,12 +175,12 @@ def _near_zero(x: Tensor, coefficients: list[float]) -> Tensor:
 
 
 def _log1p_over(x: Tensor) -> Tensor:
-    """log(1 + x) / x for small x; 1 at 0, with the right slope there too."""
+    """log(1 + x) / x for small x, with the right gradient at 0."""
     return _near_zero(x, [(-1.0) ** k / (k + 1) for k in range(_TERMS)])
 
 
 def _expm1_over(x: Tensor) -> Tensor:
-    """(e^x - 1) / x, which is 1 at 0, with the right slope there too."""
+    """(e^x - 1) / x, with the right gradient at 0."""
     small = x.abs() < _SERIES_BELOW
     coefficients = [1.0]
     for k in range(2, _TERMS):
@@ -190,7 +190,7 @@ def _expm1_over(x: Tensor) -> Tensor:
 
 
 def _product_error(a: Tensor, b: Tensor) -> Tensor:
-    """What rounding took from a b, by Dekker's splitting of both into halves of 26 bits."""
+    """Rounding error of the product a b, by Dekker's splitting into halves of 26 bits."""
     halves = []
     for x in (a, b):
         shifted = x * _SPLITTER
@@ -201,7 +201,7 @@ def _product_error(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _pareto_left(value: Tensor, loc: Tensor, scale: Tensor, concentration: Tensor) -> Tensor:
-    """1 + k t, of which nothing is lost close to the upper end, where it is nearly 0."""
+    """1 + k t, accurate also near the upper end of the support, where it is nearly 0."""
     left = 1 + concentration * unit(value, loc, scale)
     with torch.no_grad():
         distance = value - loc

@@ -1,10 +1,10 @@
-r"""Continuous ranked probability score of any law with tails and quantiles, by quadrature of its definition.
+r"""Continuous ranked probability score of any distribution with tails and quantiles, by quadrature of its definition.
 
 .. math:: CRPS(y) = \int_{-\infty}^y F(x)^2 \, dx + \int_y^\infty (1 - F(x))^2 \, dx
 
-Panels end at y and at quantiles half a normal deviation apart (of every component, for a mixture), so all scales of the
-law are resolved, and powers of the distance from an end are taken in its logarithm. The batch is worked off in pieces,
-of which only the slopes are kept.
+Panels end at y and at quantiles half a normal deviation apart (of every component of a mixture), so that all scales are
+resolved; where the CDF may be a power of the distance from an end, nodes are spaced in the logarithm of the distance.
+The batch is processed in chunks, of which only the derivatives are kept.
 """
 
 import math
@@ -17,24 +17,24 @@ from fcal.distributions.functional import log_tails_of
 from fcal.distributions.implicit import attach, legendre
 from fcal.distributions.law import Law, in_rows
 
-# Normal scores at which panels end. Beyond 9 only laws without a mean have something left to add.
+# Normal scores at which panels end. Beyond 9, only distributions without a mean contribute.
 _TAIL = [6.75, 7.5, 8.5, 10.0, 12.0, 14.5, 17.0, 20.0]
 _SCORES = [*(-v for v in reversed(_TAIL)), *(0.5 * k for k in range(-12, 13)), *_TAIL]
-_FAR = 1e100  # a law with quantiles beyond it has no score
-_WIDE = 1.5
+_FAR = 1e100  # quantiles are clamped to it
+_WIDE = 1.5  # ratio of distances from which a panel is spaced logarithmically
 _RULE = legendre(8)
-_PIECE = 1 << 16
+_CHUNK = 1 << 16
 
 
 def crps_by_quadrature(law: Law, target: Tensor) -> Tensor:
-    """Scores of every element, once differentiable by targets and parameters. Shape of ``target``.
+    """CRPS of every element, differentiable once in targets and parameters. Shape of ``target``.
 
     Args:
-        law: A law of scalars with a quantile and both log-tails.
-        target: Float64 values, possible under the law or not.
+        law: A scalar distribution with a quantile and both log-tails.
+        target: Float64 values, inside the support or not.
 
     Raises:
-        TypeError: The law has no quantile or no tails.
+        TypeError: The family has no quantile or no tails.
     """
     if law.family.event_dim:
         raise TypeError(f"expected `pred` of a scalar family with a quantile, got {law.name}")
@@ -43,15 +43,15 @@ def crps_by_quadrature(law: Law, target: Tensor) -> Tensor:
     slopes = [torch.zeros_like(leaf) for leaf in leaves]
     if not len(value):
         return torch.zeros_like(target)
-    step = max(_PIECE // (len(_SCORES) * max(leaf[:1].numel() for leaf in leaves)), 1)
-    for piece in (slice(start, start + step) for start in range(0, len(value), step)):
-        taken = [leaf.detach()[piece].requires_grad_(leaf.requires_grad) for leaf in leaves]
-        value[piece] = _scores(law, taken, [slope[piece] for slope in slopes])
+    step = max(_CHUNK // (len(_SCORES) * max(leaf[:1].numel() for leaf in leaves)), 1)
+    for chunk in (slice(start, start + step) for start in range(0, len(value), step)):
+        inputs = [leaf.detach()[chunk].requires_grad_(leaf.requires_grad) for leaf in leaves]
+        value[chunk] = _scores(law, inputs, [slope[chunk] for slope in slopes])
     return _with_slopes(value, leaves, slopes).reshape(target.shape)
 
 
 def _with_slopes(value: Tensor, leaves: list[Tensor], slopes: list[Tensor]) -> Tensor:
-    """The scores as a function of the leaves, some of which have a row of numbers for every element."""
+    """Attach derivatives to the scores; leaves may have several columns."""
     columns = [column for leaf in leaves for column in _columns(leaf)]
     by_column = [column for slope in slopes for column in _columns(slope)]
     return attach(value, tuple(columns), tuple(by_column))
@@ -62,21 +62,21 @@ def _columns(rows: Tensor) -> tuple[Tensor, ...]:
 
 
 def _scores(law: Law, leaves: list[Tensor], slopes: list[Tensor]) -> Tensor:
-    """Scores of a piece; their slopes are added to ``slopes``."""
+    """Scores of a chunk; their derivatives are added to ``slopes``."""
     target, *parameters = leaves
     with torch.no_grad():
         inner, grid = _panels(law.with_leaves(parameters), target)
     total = (target.detach() - inner).abs()
     for node, weight in _RULE:
-        part = _node(law, parameters, inner, grid, node).mul(weight)
-        total = total + part.detach()
-        _add_slopes(part, parameters, slopes[1:])
+        term = _node(law, parameters, inner, grid, node).mul(weight)
+        total = total + term.detach()
+        _add_slopes(term, parameters, slopes[1:])
     slopes[0] += _slope_of_target(law.with_leaves(parameters), target.detach(), inner)
     return total
 
 
 def _panels(law: Law, target: Tensor) -> tuple[Tensor, "_Grid"]:
-    """Targets moved into the law's reach, and the panels. Shape ``(n,)`` of the former."""
+    """Targets clamped to the range of the panels, shape ``(n,)``, and the panels."""
     scores = torch.tensor(_SCORES, dtype=torch.float64, device=target.device)
     below, above = (0.5 * torch.erfc(sign * scores * math.sqrt(0.5)) for sign in (-1, 1))
     columns = law.map(lambda p, _: p.unsqueeze(-1), lambda p: p.unsqueeze(-1))
@@ -88,12 +88,12 @@ def _panels(law: Law, target: Tensor) -> tuple[Tensor, "_Grid"]:
     ends = columns.push_forward(family.quantile(below, above, *parameters).flatten(1)).clamp(-_FAR, _FAR)
     inner = torch.minimum(torch.maximum(target, ends.amin(-1)), ends.amax(-1))
     middle = len(_SCORES) // 2
-    core = ends[:, middle - 2 : middle + 3].sort(-1).values  # of the first component, one deviation to both sides
+    core = ends[:, middle - 2 : middle + 3].sort(-1).values  # first component, one deviation to both sides
     return inner, _grid(torch.cat([ends, inner.unsqueeze(-1)], -1).sort(-1).values, core)
 
 
 def _node(law: Law, parameters: list[Tensor], target: Tensor, grid: "_Grid", node: float) -> Tensor:
-    """One node of every panel, summed over the panels."""
+    """Integrand at one node of every panel, summed over the panels."""
     x, width = grid.points(node)
     with torch.enable_grad():
         own = law.with_leaves([_repeated(leaf, x.shape) for leaf in parameters])
@@ -105,16 +105,16 @@ def _node(law: Law, parameters: list[Tensor], target: Tensor, grid: "_Grid", nod
 
 
 class _Grid(NamedTuple):
-    """Panels of n laws, between neighbouring edges.
+    """Panels of n distributions, between neighbouring edges.
 
-    A panel whose ends differ much in their distance from an anchor (an end of the law, or its centre) has its nodes
-    spread evenly in the logarithm of that distance: there a law may be a power of it.
+    A panel whose ends differ much in their distance from an anchor (an end or the centre of the distribution) has its
+    nodes spaced evenly in the logarithm of that distance, because the CDF may be a power of it.
 
     Attributes:
         edges: Shape ``(n, panels + 1)``.
         centre: Shape ``(n, 1)``.
-        anchor: Of every panel. Shape ``(n, panels)``.
-        by_logarithm: Whether a panel has one. Shape ``(n, panels)``.
+        anchor: Anchor of every panel. Shape ``(n, panels)``.
+        by_logarithm: Whether a panel is spaced logarithmically. Shape ``(n, panels)``.
     """
 
     edges: Tensor
@@ -123,7 +123,7 @@ class _Grid(NamedTuple):
     by_logarithm: Tensor
 
     def points(self, node: float) -> tuple[Tensor, Tensor]:
-        """Where the node lies in every panel, and what it counts."""
+        """Position and weight of a node in every panel."""
         low, high = self.edges[:, :-1], self.edges[:, 1:]
         width = high - low
         sign = torch.where(self.anchor <= low, 1.0, -1.0)
@@ -134,7 +134,7 @@ class _Grid(NamedTuple):
         return x, torch.where(self.by_logarithm, sign * distance * (far - near), width)
 
     def is_inside(self, x: Tensor) -> Tensor:
-        """Where x has not rounded to the first or the last edge."""
+        """Where x has not been rounded to the first or the last edge."""
         return (x > self.edges[:, :1]) & (x < self.edges[:, -1:])
 
 
@@ -142,7 +142,7 @@ def _grid(edges: Tensor, core: Tensor) -> _Grid:
     low, high, centre = edges[:, :-1], edges[:, 1:], core[:, 2:3]
     best, anchor = torch.ones_like(low), low
     everywhere = torch.ones_like(low, dtype=torch.bool)
-    outside = (high <= core[:, :1]) | (low >= core[:, -1:])  # the centre is an anchor for tails only
+    outside = (high <= core[:, :1]) | (low >= core[:, -1:])  # the centre is an anchor of the tails only
     for candidate, allowed in ((edges[:, :1], everywhere), (edges[:, -1:], everywhere), (centre, outside)):
         ratio = (high - candidate) / (low - candidate)
         ratio = torch.where(allowed & (ratio > 0) & ratio.isfinite(), torch.maximum(ratio, 1 / ratio), 1.0)
@@ -153,7 +153,7 @@ def _grid(edges: Tensor, core: Tensor) -> _Grid:
 
 @torch.no_grad()
 def _possible(law: Law, x: Tensor) -> Tensor:
-    """Where x has not rounded to the end of the support."""
+    """Where x has not been rounded to an end of the support."""
     inner, _, _ = law.pull_back(x)
     good = torch.isfinite(inner)
     return good if law.family.support is None else good & law.family.support(inner, *law.parameters)
@@ -171,10 +171,10 @@ def _slope_of_target(law: Law, target: Tensor, inner: Tensor) -> Tensor:
         return torch.where(target == inner, inside, (target - inner).sign())
 
 
-def _add_slopes(part: Tensor, leaves: list[Tensor], slopes: list[Tensor]) -> None:
+def _add_slopes(term: Tensor, leaves: list[Tensor], slopes: list[Tensor]) -> None:
     active = [(leaf, slope) for leaf, slope in zip(leaves, slopes, strict=True) if leaf.requires_grad]
     if active:
-        found = torch.autograd.grad(part.sum(), [leaf for leaf, _ in active], allow_unused=True)
-        for (_, slope), gradient in zip(active, found, strict=True):
+        gradients = torch.autograd.grad(term.sum(), [leaf for leaf, _ in active], allow_unused=True)
+        for (_, slope), gradient in zip(active, gradients, strict=True):
             if gradient is not None:
                 slope += gradient

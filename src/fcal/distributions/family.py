@@ -1,4 +1,4 @@
-"""What the library knows of a family of distributions, and the table of all families."""
+"""Families of distributions: their formulas, and the registry that maps torch classes to families."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -18,40 +18,39 @@ _CENTRAL = 0.02  # residuals closer to 0 are refined
 
 @dataclass(frozen=True, kw_only=True, eq=False)  # an entry is itself, so it can be a key
 class Family:
-    """Formulas of one family, as plain functions of a value and the parameters.
+    """Formulas of a family, as functions of a value and the parameters.
 
-    They see float64 tensors that broadcast against each other and are differentiated by autograd.
+    The arguments are float64 tensors that broadcast against each other; autograd differentiates the formulas.
 
     Args:
         parameters: Attribute names of the distribution, in the order the formulas take them.
-        log_cdf: ``(value, *parameters)`` to the log-probability below; right in the lower tail.
-        log_survival: ``(value, *parameters)`` to the log-probability above; right in the upper tail.
-        quantile: ``(lower, upper, *parameters)`` to the value with these tail probabilities (which add up to one; the
-            smaller is exact).
-        log_prob: ``(value, *parameters)`` to the log-density; the distribution's own where absent.
-        residual: ``(value, *parameters)`` to z, where there is a shorter way than the CDF.
-        central: ``(value, *parameters)`` to the CDF minus one half, where it keeps its digits near the median.
-        support: ``(value, *parameters)`` to True where a value can occur; everywhere where absent (then scores of
-            impossible values are whatever the formulas give).
-        bounds: ``(*parameters)`` to the least and the largest possible value, where they depend on parameters.
-        ordered: Names of two parameters of which the second must exceed the first, if there are such.
+        log_cdf: ``(value, *parameters)`` to the log-CDF, accurate in the lower tail.
+        log_survival: ``(value, *parameters)`` to the log-survival, accurate in the upper tail.
+        quantile: ``(lower, upper, *parameters)`` to the value with these tail probabilities, which add up to 1 and of
+            which the smaller is exact.
+        log_prob: ``(value, *parameters)`` to the log-density; default: the ``log_prob`` of the class.
+        residual: ``(value, *parameters)`` to z, if there is a shorter way than by the CDF.
+        central: ``(value, *parameters)`` to the CDF minus one half, accurate near the median.
+        support: ``(value, *parameters)`` to True where a value is in the support; default: everywhere.
+        bounds: ``(*parameters)`` to the ends of the support, if they depend on parameters.
+        ordered: Names of two parameters of which the second must exceed the first.
         unbounded: Names of parameters that may be infinite.
-        crps: ``(value, *parameters)`` to the continuous ranked probability score, where it has a closed form.
-        crps_where: ``(*parameters)`` to True where that closed form holds; everywhere where absent.
-        location: Name of the parameter that moves the law without changing its shape, if there is one.
-        curve: Whether residuals of float32 batches may be read off a polynomial that is fitted to these formulas: for
-            families of ``loc`` and ``scale`` alone, symmetric, with exponential tails.
-        slopes: ``(value, *parameters)``, float32 rows, to residuals and their derivatives by each of these: a faster
-            way for large batches, without gradient; None where it cannot tell.
-        event_dim: 0 for scalars, 1 for vectors (which have ``residual`` and ``log_prob`` but no CDF).
-        parameter_dims: Number of event dimensions of each parameter, where not all are 0.
-        constraints: Ranges of the parameters; those that the distribution declares where absent.
-        component: For a mixture, what its components are; their parameters follow the weights.
-        build: ``(*parameters)`` to a distribution, where the class does not take them by name.
-        native: Whether the formulas keep their precision in float32, so that nothing is widened to float64.
+        crps: ``(value, *parameters)`` to the continuous ranked probability score, if it has a closed form.
+        crps_where: ``(*parameters)`` to True where ``crps`` is accurate; default: everywhere.
+        location: Name of the location parameter, if any.
+        curve: Whether residuals of float32 batches may be computed by a polynomial fitted to the formulas, for
+            symmetric families of ``loc`` and ``scale`` with exponential tails.
+        slopes: ``(value, *parameters)``, flat float32 tensors, to residuals and their derivatives with respect to each
+            argument: a faster way for large batches, without autograd. It may return None.
+        event_dim: 0 for scalars, 1 for vectors (with ``residual`` and ``log_prob`` but no CDF).
+        parameter_dims: Number of event dimensions of each parameter; default: 0.
+        constraints: Constraints of the parameters; default: the ``arg_constraints`` of the class.
+        component: Family of the components of a mixture; their parameters follow the weights.
+        build: ``(*parameters)`` to a distribution, if the class does not take them by name.
+        native: Whether the formulas are accurate in float32, so that nothing is cast to float64.
 
     Example:
-        A family in ten lines: the Kumaraswamy law, which torch has without a log-CDF.
+        A family in ten lines: Kumaraswamy, which torch provides without a log-CDF.
 
         >>> from torch.distributions import Kumaraswamy
         >>> from fcal.distributions import Family, log1mexp_of_log, register
@@ -113,7 +112,7 @@ class Family:
         return self.distribution(kind, parameters).log_prob(value)
 
     def distribution(self, kind: type[Distribution], parameters: tuple[Tensor, ...]) -> Distribution:
-        """A distribution of the class ``kind`` with these parameters."""
+        """The distribution of class ``kind`` with these parameters."""
         if self.build is not None:
             return self.build(*parameters)
         make: Callable[..., Distribution] = kind
@@ -124,7 +123,7 @@ _FAMILIES: dict[type[Distribution], Family] = {}
 
 
 def register(kind: type[Distribution], family: Family) -> None:
-    """Teach the library a family; it serves ``kind`` and its subclasses, and replaces an earlier entry.
+    """Register the family of a class and its subclasses; an earlier entry is replaced.
 
     Example:
         See :class:`Family`.
@@ -137,7 +136,7 @@ def register(kind: type[Distribution], family: Family) -> None:
 
 
 def family_of(pred: Distribution) -> tuple[type[Distribution], Family] | None:
-    """The nearest registered class of ``pred`` and its entry, or None."""
+    """First registered class in the MRO of ``pred`` and its family, or None."""
     for kind in type(pred).__mro__:
         family = _FAMILIES.get(kind)
         if family is not None:
@@ -146,7 +145,7 @@ def family_of(pred: Distribution) -> tuple[type[Distribution], Family] | None:
 
 
 def families() -> list[str]:
-    """Names of every registered class.
+    """Names of the registered classes.
 
     Example:
         >>> "Laplace" in families()
@@ -156,7 +155,7 @@ def families() -> list[str]:
 
 
 def family_residual(family: Family, value: Tensor, *parameters: Tensor) -> Tensor:
-    """Residual z of a value of the family's own variable, in the precision of its tensors."""
+    """Standard normal residual of a value, in the precision of the tensors: by ``residual`` or from the nearer tail."""
     if family.residual is not None:
         z = family.residual(value, *parameters)
     else:
@@ -167,7 +166,7 @@ def family_residual(family: Family, value: Tensor, *parameters: Tensor) -> Tenso
 
 
 def _refined_near_median(z: Tensor, central: Formula, arguments: tuple[Tensor, ...]) -> Tensor:
-    """Replace residuals near 0, where log F rounds, by the series of the normal quantile about 1/2."""
+    """Replace residuals near 0, where log F is inaccurate, by the series of the normal quantile about 1/2."""
     near = z.detach().abs() < _CENTRAL
     if is_tracing():
         return torch.where(near, _from_central(torch.where(near, central(*arguments), 0.0)), z)

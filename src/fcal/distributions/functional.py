@@ -17,14 +17,14 @@ from fcal.distributions.observation import (
     result_dtype,
 )
 
-_SUM_OF_TAILS_TOLERANCE = 1e-3  # of probabilities that may come in half precision
+_SUM_OF_TAILS_TOLERANCE = 1e-3  # probabilities may be in half precision
 
 
 def log_cdf(pred: Distribution, value: Tensor) -> Tensor:
-    r"""Log-probability below a value, :math:`\log F(y)`, right far into the lower tail.
+    r"""Log-CDF, :math:`\log F(y)`, accurate in the far lower tail.
 
     Args:
-        pred: A prediction of a scalar family, also inside ``Independent`` or under monotone transforms.
+        pred: Prediction of a scalar family, also inside ``Independent`` or under monotone transforms.
         value: Values :math:`y`. Shape of the prediction's samples.
 
     Returns:
@@ -39,7 +39,7 @@ def log_cdf(pred: Distribution, value: Tensor) -> Tensor:
 
 
 def log_survival(pred: Distribution, value: Tensor) -> Tensor:
-    r"""Log-probability above a value, :math:`\log (1 - F(y))`, right far into the upper tail.
+    r"""Log-survival, :math:`\log (1 - F(y))`, accurate in the far upper tail.
 
     Args:
         pred: As for :func:`log_cdf`.
@@ -57,20 +57,20 @@ def log_survival(pred: Distribution, value: Tensor) -> Tensor:
 
 
 def quantile(pred: Distribution, lower: Tensor | float, upper: Tensor | float | None = None) -> Tensor:
-    r"""Value with a given probability below it, :math:`F^{-1}(p)`.
+    r"""Quantile, :math:`F^{-1}(p)`.
 
     Args:
         pred: As for :func:`log_cdf`.
-        lower: Probabilities :math:`p` below, within (0, 1). Shape of the prediction's samples, or one number.
-        upper: Probabilities :math:`1 - p` above; give them where ``1 - lower`` would round.
+        lower: Probabilities :math:`p` within (0, 1). Shape of the prediction's samples, or one number.
+        upper: Probabilities :math:`1 - p`, for upper tails in which ``1 - lower`` would round.
 
     Returns:
         The values, shaped like the prediction's samples.
 
     Example:
         >>> from torch.distributions import Gumbel
-        >>> law = Gumbel(torch.tensor(0.0), torch.tensor(1.0))
-        >>> quantile(law, torch.tensor(1.0), upper=torch.tensor(1e-30))
+        >>> pred = Gumbel(torch.tensor(0.0), torch.tensor(1.0))
+        >>> quantile(pred, torch.tensor(1.0), upper=torch.tensor(1e-30))
         tensor(69.0776)
     """
     lower, upper = _spread(pred, lower), upper if upper is None else _spread(pred, upper)
@@ -106,17 +106,17 @@ def with_cdf(pred: Distribution) -> Distribution:
 
 
 def _spread(pred: Distribution, probability: Tensor | float) -> Tensor:
-    """One number for all predictions; the dtype of a plain one is torch's default, so that results keep theirs."""
+    """Expand one probability to all predictions; a float gets torch's default dtype, so as not to widen results."""
     if isinstance(pred, Distribution):
         if isinstance(probability, float):
             probability = torch.tensor(probability)
         if isinstance(probability, Tensor) and not probability.dim():
             return probability.expand(pred.batch_shape + pred.event_shape)
-    return probability  # of whatever type: checked next
+    return probability  # of any type: checked next
 
 
 def quantile_of(law: Law, below: Tensor, above: Tensor) -> Tensor:
-    """Value of a law with these float64 tail probabilities."""
+    """Quantile of float64 tail probabilities."""
     formula = _formula(law, law.family.quantile, "quantile")
     if not law.transforms:
         return formula(below, above, *law.parameters)
@@ -126,7 +126,7 @@ def quantile_of(law: Law, below: Tensor, above: Tensor) -> Tensor:
 
 
 def log_tails_of(law: Law, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Log-probabilities below and above a float64 value."""
+    """Log-CDF and log-survival of a float64 value."""
     formulas = _formula(law, law.family.log_cdf, "log_cdf"), _formula(law, law.family.log_survival, "log_survival")
     inner, direction, _ = law.pull_back(value)
     below, above = (formula(inner, *law.parameters) for formula in formulas)
@@ -138,8 +138,8 @@ def log_tails_of(law: Law, value: Tensor) -> tuple[Tensor, Tensor]:
 
 def _checked_upper(upper: Tensor, below: Tensor) -> Tensor:
     if not isinstance(upper, Tensor) or not upper.is_floating_point():
-        found = upper.dtype if isinstance(upper, Tensor) else type(upper).__name__
-        raise TypeError(f"expected `upper` a tensor of a floating dtype, got {found}")
+        got = upper.dtype if isinstance(upper, Tensor) else type(upper).__name__
+        raise TypeError(f"expected `upper` a tensor of a floating dtype, got {got}")
     if upper.shape != below.shape or upper.device != below.device:
         raise ValueError(f"expected `upper` of shape {tuple(below.shape)} like `lower`, got {tuple(upper.shape)}")
     above = upper.to(torch.float64)

@@ -1,9 +1,9 @@
-r"""Gamma (and Chi2) and inverse Gamma: the tail beyond x as an integral over :math:`v = \log(x' / x)`.
+r"""Gamma (and Chi2) and InverseGamma: the tail beyond x is an integral over :math:`v = \log(x' / x)`.
 
 .. math:: \int_0^{\pm \infty} e^{a v - x (e^v - 1)} \, dv
 
-away from the mode, where the integrand only falls: Gauss-Legendre over the length on which it does. Small shapes have a
-lower tail that falls too slowly for that; there the power series of the CDF is short.
+away from the mode, where the integrand decreases, is computed by Gauss-Legendre quadrature over the length of the
+decrease. For small shapes the lower tail decays too slowly for that; there the power series of the CDF is short.
 """
 
 import math
@@ -25,8 +25,8 @@ from fcal.distributions.implicit import (
 )
 from fcal.distributions.tails import LOG_SQRT_2PI
 
-_DROP = 32.0  # the integrand falls by e^-32 over the interval of quadrature
-_SERIES_BELOW = 12.0  # shape; terms of the series fall like a^n / (a)_n
+_DROP = 32.0  # the integrand decreases by e^-32 over the interval of quadrature
+_SERIES_BELOW = 12.0  # shape; terms of the series decrease like a^n / (a)_n
 _TERMS = 40
 _FEW, _SOME, _MANY = legendre(20), legendre(18), legendre(26)
 _FLOAT32_SHAPES = (0.2, 10.0)
@@ -36,7 +36,7 @@ IntegralOf = Callable[[Tensor, Tensor], list[Tensor]]
 
 
 def _length(x: Tensor, a: Tensor) -> Tensor:
-    """Where the exponent x (e^v - 1) - a v has risen by the drop: right of 0 where x > a, else left of it."""
+    """Point at which x (e^v - 1) - a v has increased by the drop: right of 0 where x > a, else left of it."""
     gap = (x - a).abs()
     bent = 2 * _DROP / (gap + (gap.square() + 2 * _DROP * x).sqrt())  # as if the exponent were a parabola
     v = torch.where(x > a, torch.log1p((_DROP + a * bent) / x), -bent)
@@ -47,10 +47,10 @@ def _length(x: Tensor, a: Tensor) -> Tensor:
 
 
 def _by_quadrature(rule: Rule, x: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
-    """The integral above and its derivative by a over itself, the mean of v."""
+    """The integral above and its derivative with respect to a."""
     length = _length(x, a)
     total, first = torch.zeros_like(x), torch.zeros_like(x)
-    v, density, minus_x = torch.empty_like(x), torch.empty_like(x), -x  # used again for every node
+    v, density, minus_x = torch.empty_like(x), torch.empty_like(x), -x  # reused for every node
     for node, weight in rule:
         torch.mul(length, node, out=v)
         torch.expm1(v, out=density).mul_(minus_x).addcmul_(a, v).exp_()
@@ -84,11 +84,11 @@ def _integral(x: Tensor, a: Tensor) -> list[Tensor]:
 
 
 def _integral_of_float32(x: Tensor, a: Tensor) -> list[Tensor]:
-    """The same to the precision of float32, at half the cost, where its exponents are small."""
+    """The same in float32 precision, at half the cost, where exponents are small."""
 
     def narrow(x: Tensor, a: Tensor) -> list[Tensor]:
         formulas = (_by_series, lambda *xa: _by_quadrature(_SOME, *xa))
-        return [found.double() for found in by_regime(x <= a, formulas, x.float(), a.float())]
+        return [result.double() for result in by_regime(x <= a, formulas, x.float(), a.float())]
 
     low, high = _FLOAT32_SHAPES
     return by_regime((a >= low) & (a <= high) & (x > 1e-30), (narrow, _integral), x, a)
@@ -126,7 +126,7 @@ def _log_prob(value: Tensor, concentration: Tensor, rate: Tensor) -> Tensor:
 
 
 def _start(z: Tensor, a: Tensor) -> Tensor:
-    """Wilson and Hilferty's cube for the bulk; the power law F = x^a / (a Gamma(a)) where that is not positive."""
+    """Wilson-Hilferty approximation; the power law F = x^a / (a Gamma(a)) where that is not positive."""
     cube = 1 - 1 / (9 * a) + z / (3 * a.sqrt())
     log_tail = torch.special.log_ndtr(z)
     power = (log_tail + torch.lgamma(a + 1)) / a
@@ -149,7 +149,7 @@ def _crps(value: Tensor, a: Tensor, rate: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _slopes(value: Tensor, concentration: Tensor, rate: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Residuals and slopes of float32 batches."""
+    """Residuals of float32 batches and their derivatives."""
     log_x = value.double().log_().add_(rate.double().log_())
     tail = _tail(log_x, concentration.double(), _integral_of_float32)
     z, factor = residual_of_tail(tail.log_p, tail.lower)

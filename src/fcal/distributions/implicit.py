@@ -1,4 +1,4 @@
-"""What laws without a closed-form CDF share: known slopes for autograd, regimes, residuals, quantiles by Newton."""
+"""Numerics of families without a closed-form CDF: known derivatives for autograd, quadrature and root finding."""
 
 import math
 from collections.abc import Callable
@@ -11,20 +11,20 @@ from torch import Tensor
 from fcal._checks import check_once, is_tracing
 from fcal.distributions.tails import LOG_SQRT_2PI, normal_quantile, normal_quantile_of_log
 
-_NO_GAP = 1e-12  # a function that rounds comes no closer
+_NO_GAP = 1e-12  # relative; rounding prevents a smaller gap
 _LOG_HALF = math.log(0.5)
-_STEPS_UP = 10  # of the recurrence of the gamma function, until its series holds to the last digit
-_STEPS = 60  # of Newton's method at most; a step that leaves its bracket halves it instead
-_CLOSE = 1e-9  # relative; the last step, which autograd sees, squares it
+_STEPS_UP = 10  # steps of the recurrence of the gamma function, until its series is accurate
+_STEPS = 60  # of Newton's method, at most
+_CLOSE = 1e-9  # relative; the last step, recorded by autograd, squares it
 
 
 class Tail(NamedTuple):
-    """One tail of a law, with its slopes, without gradient.
+    """One tail of a distribution and its derivatives, without autograd.
 
     Attributes:
-        log_p: Its log-probability.
-        slopes: Derivatives of ``log_p`` by the inputs, one tensor each.
-        lower: True where it is the lower tail; where it is the upper, the lower one is the rest.
+        log_p: Log-probability of the tail.
+        slopes: Derivatives of ``log_p`` with respect to each input.
+        lower: True where it is the lower tail, False where it is the upper tail.
     """
 
     log_p: Tensor
@@ -46,15 +46,15 @@ class _Attach(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        check_once("a law without a closed-form CDF")
+        check_once("a distribution without a closed-form CDF")
         slopes = ctx.saved_tensors
         wanted = ctx.needs_input_grad[2 : 2 + len(slopes)]
-        found = [grads[0] * slope if want else None for slope, want in zip(slopes, wanted, strict=True)]
-        return (None, None, *found, *([None] * len(slopes)))
+        by_input = [grads[0] * slope if want else None for slope, want in zip(slopes, wanted, strict=True)]
+        return (None, None, *by_input, *([None] * len(slopes)))
 
 
 def attach(value: Tensor, inputs: tuple[Tensor, ...], slopes: tuple[Tensor, ...]) -> Tensor:
-    """A value as a function of inputs (all of its shape) whose derivatives are known; once differentiable.
+    """Give a value known derivatives with respect to inputs of its shape; differentiable once.
 
     Example:
         >>> x = torch.tensor(3.0, requires_grad=True)
@@ -67,11 +67,11 @@ def attach(value: Tensor, inputs: tuple[Tensor, ...], slopes: tuple[Tensor, ...]
 
 
 def by_regime(first: Tensor, formulas: tuple[Callable[..., Any], Callable[..., Any]], *inputs: Tensor) -> list[Tensor]:
-    """Evaluate the first formula where ``first`` holds, the second elsewhere, each on its own elements only.
+    """Evaluate the first formula where ``first`` is True and the second elsewhere, each on its own elements only.
 
     Args:
-        first: Which elements belong to the first formula. Shape ``(N,)``.
-        formulas: Functions of the inputs to a few tensors, the same number each.
+        first: Elements of the first formula. Shape ``(N,)``.
+        formulas: Functions of the inputs that return the same number of tensors.
         inputs: Shapes ``(N,)``.
     """
     if is_tracing():
@@ -82,24 +82,24 @@ def by_regime(first: Tensor, formulas: tuple[Callable[..., Any], Callable[..., A
     results: list[Tensor] = []
     for mask, formula in zip((first, ~first), formulas, strict=True):
         where = mask.nonzero().squeeze(1)
-        parts = formula(*(x.index_select(0, where) for x in inputs))
-        results = results or [part.new_empty(first.shape) for part in parts]
-        for result, part in zip(results, parts, strict=True):
-            result.index_copy_(0, where, part)
+        values = formula(*(x.index_select(0, where) for x in inputs))
+        results = results or [value.new_empty(first.shape) for value in values]
+        for result, value in zip(results, values, strict=True):
+            result.index_copy_(0, where, value)
     return results
 
 
 def _blended(first: Tensor, formulas: tuple[Callable[..., Any], ...], *inputs: Tensor) -> list[Tensor]:
-    """Both formulas everywhere, for torch.compile; foreign elements get the inputs of one that belongs."""
-    found = []
+    """Both formulas on all elements, for torch.compile; elements of the other formula get valid inputs."""
+    results = []
     for mask, formula in zip((first, ~first), formulas, strict=True):
         own = mask.to(torch.uint8).argmax().reshape(1)
-        found.append(formula(*(torch.where(mask, x, x.index_select(0, own)) for x in inputs)))
-    return [torch.where(first, one, other) for one, other in zip(*found, strict=True)]
+        results.append(formula(*(torch.where(mask, x, x.index_select(0, own)) for x in inputs)))
+    return [torch.where(first, a, b) for a, b in zip(*results, strict=True)]
 
 
 def patched(few: Tensor, value: Tensor, formula: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-    """Replace a value by a formula in few places; the value may be overwritten."""
+    """Replace a value by a formula where ``few`` is True; may modify ``value`` in place."""
     if is_tracing():
         own = few.to(torch.uint8).argmax().reshape(1)
         return torch.where(few, formula(*(torch.where(few, x, x.index_select(0, own)) for x in inputs)), value)
@@ -110,17 +110,17 @@ def patched(few: Tensor, value: Tensor, formula: Callable[..., Tensor], *inputs:
 
 
 def flattened(*inputs: Tensor) -> tuple[list[Tensor], torch.Size]:
-    """Inputs broadcast against each other, in rows, and the shape to bring results back to."""
+    """Inputs broadcast against each other and flattened, and their common shape."""
     full = torch.broadcast_tensors(*inputs)
     return [x.reshape(-1) for x in full], full[0].shape
 
 
 class Implicit(NamedTuple):
-    """Formulas of a law that is known by one of its tails.
+    """Formulas of a family that is defined by one of its tails.
 
     Attributes:
-        tail: ``(*inputs)`` in rows to a :class:`Tail`; no gradient is taken.
-        inputs: ``(value, *parameters)`` to the inputs of ``tail``, differentiable.
+        tail: Function of the flattened inputs that returns a :class:`Tail`; called without autograd.
+        inputs: Differentiable function of ``(value, *parameters)`` that returns the inputs of ``tail``.
     """
 
     tail: TailOf
@@ -133,11 +133,11 @@ class Implicit(NamedTuple):
         return rows, shape, tail
 
     def log_cdf(self, *arguments: Tensor) -> Tensor:
-        """Log-probability below."""
+        """Log-CDF."""
         return self._log_side(True, *arguments)
 
     def log_survival(self, *arguments: Tensor) -> Tensor:
-        """Log-probability above."""
+        """Log-survival."""
         return self._log_side(False, *arguments)
 
     def _log_side(self, lower: bool, *arguments: Tensor) -> Tensor:
@@ -149,21 +149,21 @@ class Implicit(NamedTuple):
         return attach(torch.where(same, tail.log_p, rest), tuple(rows), slopes).reshape(shape)
 
     def residual(self, *arguments: Tensor) -> Tensor:
-        """Residual z, with the slopes of the tail over the normal density."""
+        """Residual z."""
         rows, shape, tail = self._rows(*arguments)
         z, factor = residual_of_tail(tail.log_p, tail.lower)
         return attach(z, tuple(rows), tuple(slope * factor for slope in tail.slopes)).reshape(shape)
 
 
 def log_rest(log_p: Tensor) -> Tensor:
-    """Log of one minus a probability, from the logarithm of that."""
+    """Log of 1 - p, given log p."""
     small = log_p < _LOG_HALF
     near_one = torch.log(-torch.expm1(torch.where(small, -1.0, log_p)))
     return torch.where(small, torch.log1p(-torch.exp(log_p)), near_one)
 
 
 def residual_of_tail(log_p: Tensor, lower: Tensor) -> tuple[Tensor, Tensor]:
-    """Residual of a tail and its derivative by the tail's log-probability, without gradient."""
+    """Residual of a tail and its derivative with respect to the log-probability, without autograd."""
     size = normal_quantile_of_log(log_p.clamp(max=_LOG_HALF)).neg_()
     size = patched(log_p > _LOG_HALF, size, _size_of_rest, log_p)
     sign = lower.to(log_p.dtype).mul_(-2).add_(1)
@@ -172,7 +172,7 @@ def residual_of_tail(log_p: Tensor, lower: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _size_of_rest(log_p: Tensor) -> Tensor:
-    """Residual of a tail with more than half of the probability, by the other."""
+    """Absolute residual of a tail with probability above 1/2, computed from the other tail."""
     return normal_quantile_of_log(torch.log(-torch.expm1(log_p)))
 
 
@@ -191,7 +191,7 @@ def legendre(count: int) -> Rule:
 
 
 def log_gamma_rest(a: Tensor) -> list[Tensor]:
-    r"""What Stirling's formula leaves of :math:`\log \Gamma(a)`, and :math:`\psi(a) - \log a`; both without gradient.
+    r"""Remainder of Stirling's formula for :math:`\log \Gamma(a)`, and :math:`\psi(a) - \log a`, without autograd.
 
     .. math:: \log \Gamma(a) = (a - \tfrac12) \log a - a + \tfrac12 \log 2 \pi + r(a)
 
@@ -225,7 +225,7 @@ def _rest_from_above(a: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class LogOdds(NamedTuple):
-    """Log of the lower over the upper tail probability, a rising function of a coordinate, and its slope."""
+    """Log-odds of the lower tail, an increasing function of a coordinate, and their slope."""
 
     value: Tensor
     slope: Tensor
@@ -233,14 +233,14 @@ class LogOdds(NamedTuple):
 
 @torch.no_grad()
 def root(function: Callable[[Tensor], LogOdds], goal: Tensor, start: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Where a rising function reaches its goal: Newton's method, halving the bracket whenever a step leaves it.
+    """Root of an increasing function, by Newton's method with bisection whenever a step leaves the bracket.
 
     Args:
-        function: Elementwise, of coordinates shaped like ``goal``.
+        function: Elementwise function of coordinates shaped like ``goal``.
         goal: Values to reach.
         start: First guesses.
-        low: Coordinates below the root; minus infinity where none is known.
-        high: Coordinates above it; infinity where none is known.
+        low: Lower bounds of the root; minus infinity if unknown.
+        high: Upper bounds of the root; infinity if unknown.
 
     Example:
         >>> root(lambda x: LogOdds(x**3, 3 * x**2), torch.tensor(8.0), *map(torch.tensor, (1.0, 0.0, 9.0)))
@@ -266,53 +266,53 @@ def root(function: Callable[[Tensor], LogOdds], goal: Tensor, start: Tensor, low
 
 
 def _middle(low: Tensor, high: Tensor, otherwise: Tensor) -> Tensor:
-    """Middle of a bracket: of the logarithms where both ends are positive, so that tiny roots are found as fast."""
+    """Middle of a bracket, geometric if both ends are positive, so that tiny roots are found as fast."""
     geometric = low.clamp(min=0).sqrt() * high.clamp(min=0).sqrt()
     middle = torch.where(low > 0, geometric, low / 2 + high / 2)
     return torch.where(low.isfinite() & high.isfinite(), middle, otherwise)
 
 
 def log_odds_of(tail: Tail) -> LogOdds:
-    """Log-odds of a tail, and their derivative by its first input."""
+    """Log-odds of a tail and their derivative with respect to its first input."""
     rest = log_rest(tail.log_p)
     sign = torch.where(tail.lower, 1.0, -1.0).to(tail.log_p.dtype)
     return LogOdds(sign * (tail.log_p - rest), sign * tail.slopes[0] / -torch.expm1(tail.log_p))
 
 
 def log_odds(lower: Tensor, upper: Tensor) -> Tensor:
-    """Log-odds of a pair of tail probabilities."""
+    """Log-odds of two tail probabilities."""
     return lower.log() - upper.log()
 
 
 def solved(tail: TailOf, start: Callable[..., Tensor], lower: Tensor, upper: Tensor, *parameters: Tensor) -> Tensor:
-    """The coordinate of a law with these tail probabilities, differentiable by all of them and by the parameters.
+    """Coordinate with given tail probabilities, differentiable in the probabilities and the parameters.
 
     Args:
-        tail: ``(coordinate, *parameters)`` to a :class:`Tail`; the coordinate may be any number.
-        start: ``(z, *parameters)`` to a first guess of the coordinate with residual z.
+        tail: Function of ``(coordinate, *parameters)`` that returns a :class:`Tail`, for any real coordinate.
+        start: Function of ``(z, *parameters)`` that returns a first guess of the coordinate with residual z.
         lower: Probabilities below.
         upper: Probabilities above.
-        parameters: They broadcast against the probabilities.
+        parameters: Parameters, which broadcast against the probabilities.
     """
     (below, above, *rows), shape = flattened(lower, upper, *parameters)
     with torch.no_grad():
         fixed = [row.detach() for row in rows]
         limit = torch.full_like(below, math.inf)
         first = start(normal_quantile(below, above), *fixed)
-        found = root(lambda x: log_odds_of(tail(x, *fixed)), log_odds(below, above), first, -limit, limit)
-        slope = log_odds_of(tail(found, *fixed)).slope
-    law = Implicit(tail, lambda *inputs: inputs)
-    value = law.log_cdf(found, *rows) - law.log_survival(found, *rows)
-    return polished(found, value, log_odds(below, above), slope).reshape(shape)
+        coordinate = root(lambda x: log_odds_of(tail(x, *fixed)), log_odds(below, above), first, -limit, limit)
+        slope = log_odds_of(tail(coordinate, *fixed)).slope
+    implicit = Implicit(tail, lambda *inputs: inputs)
+    value = implicit.log_cdf(coordinate, *rows) - implicit.log_survival(coordinate, *rows)
+    return polished(coordinate, value, log_odds(below, above), slope).reshape(shape)
 
 
 def polished(coordinate: Tensor, value: Tensor, goal: Tensor, slope: Tensor) -> Tensor:
-    """One more step of Newton's method, which autograd sees: the gradient of an implicit function.
+    """One more step of Newton's method, recorded by autograd: it gives the gradient of the implicit function.
 
     Args:
-        coordinate: The root, a constant.
-        value: The function at it, differentiable by the parameters.
-        goal: What it should be, differentiable by the probabilities.
-        slope: Its derivative by the coordinate, a constant.
+        coordinate: The root, without gradient.
+        value: The function at the root, differentiable in the parameters.
+        goal: Target of the function, differentiable in the probabilities.
+        slope: Derivative of the function at the root, without gradient.
     """
     return coordinate + (goal - value) / slope.detach()

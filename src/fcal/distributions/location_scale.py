@@ -1,4 +1,4 @@
-"""Families on the whole line: Normal, Laplace, Logistic, Cauchy, Gumbel."""
+"""Location-scale families: Normal, Laplace, Logistic, Cauchy, Gumbel and the multivariate normal."""
 
 import math
 from typing import Any
@@ -39,7 +39,7 @@ NORMAL = Family(
 
 
 def _laplace_log_cdf(t: Tensor) -> Tensor:
-    # torch.where keeps the slope at t = 0; abs() and clamp() have none there
+    # torch.where has a gradient at t = 0; that of abs() and clamp() is 0
     below = t < 0
     return torch.where(below, _LOG_HALF + t, torch.log1p(-0.5 * torch.exp(-torch.where(below, 0.0, t))))
 
@@ -73,7 +73,7 @@ LAPLACE = Family(
 
 
 class Logistic(Distribution):
-    r"""Logistic law with density :math:`e^{-t} / (s (1 + e^{-t})^2)`, :math:`t = (y - \mu) / s`.
+    r"""Logistic distribution with density :math:`e^{-t} / (s (1 + e^{-t})^2)`, :math:`t = (y - \mu) / s`.
 
     Args:
         loc: Mean and median :math:`\mu`.
@@ -81,10 +81,10 @@ class Logistic(Distribution):
         validate_args: As in every torch distribution.
 
     Example:
-        >>> law = Logistic(torch.tensor(1.0), torch.tensor(2.0))
-        >>> law.cdf(torch.tensor(1.0))
+        >>> pred = Logistic(torch.tensor(1.0), torch.tensor(2.0))
+        >>> pred.cdf(torch.tensor(1.0))
         tensor(0.5000)
-        >>> law.icdf(torch.tensor(0.5))
+        >>> pred.icdf(torch.tensor(0.5))
         tensor(1.)
     """
 
@@ -97,7 +97,7 @@ class Logistic(Distribution):
         super().__init__(self.loc.shape, validate_args=validate_args)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> "Logistic":
-        """The same law with a larger batch shape."""
+        """Expand to a larger batch shape."""
         new = self._get_checked_instance(Logistic, _instance)  # type: ignore[no-untyped-call]
         new.loc, new.scale = self.loc.expand(batch_shape), self.scale.expand(batch_shape)
         super(Logistic, new).__init__(torch.Size(batch_shape), validate_args=False)
@@ -106,12 +106,12 @@ class Logistic(Distribution):
 
     @property
     def mean(self) -> Tensor:
-        """Its location."""
+        """The location."""
         return self.loc
 
     @property
     def mode(self) -> Tensor:
-        """Its location."""
+        """The location."""
         return self.loc
 
     @property
@@ -120,7 +120,7 @@ class Logistic(Distribution):
         return (self.scale * (math.pi / math.sqrt(3))).square()
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
-        """Differentiable draws, by the inverse CDF."""
+        """Differentiable samples, by the inverse CDF."""
         shape = self._extended_shape(torch.Size(sample_shape))
         tiny = torch.finfo(self.loc.dtype).tiny
         uniform = torch.rand(shape, dtype=self.loc.dtype, device=self.loc.device).clamp(min=tiny)
@@ -171,12 +171,13 @@ LOGISTIC = Family(
 
 
 def _cauchy_log_lower(t: Tensor) -> Tensor:
-    r"""Log-CDF for :math:`t \le -1`: the angle :math:`\arctan(u)` with u = -1/t, as u times a factor near one."""
+    r"""Log-CDF for :math:`t \le -1`: the angle :math:`\arctan(u)` with u = -1/t, as u times a factor near 1."""
     u = -1 / t
     small = u < 1e-4
     wide = torch.where(small, 1.0, u)
     factor = torch.where(small, 1 - u.square() / 3, torch.atan(wide) / wide)
-    return factor.log() - torch.log(-t) - math.log(math.pi)  # d(1/t) would underflow where d(log t) does not
+    # The gradient of log u = log(-1/t) would underflow where that of log(-t) does not.
+    return factor.log() - torch.log(-t) - math.log(math.pi)
 
 
 def _cauchy_log_cdf(t: Tensor) -> Tensor:
@@ -261,7 +262,7 @@ MULTIVARIATE_NORMAL = Family(
 
 
 def _low_rank_tril(cov_factor: Tensor, cov_diag: Tensor) -> Tensor:
-    """Cholesky factor of W W' + D, from the QR factors of [W, sqrt D]': forming the sum would lose a small D."""
+    """Cholesky factor of W W' + D, by QR of [W, sqrt D]': the sum itself would lose a small D."""
     root = torch.cat([cov_factor, torch.diag_embed(cov_diag.sqrt())], dim=-1)
     _, upper = torch.linalg.qr(root.mT)
     return (upper * upper.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-1)).mT

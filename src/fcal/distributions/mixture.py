@@ -1,4 +1,4 @@
-"""Mixtures: ``MixtureSameFamily`` of any scalar family, by the tails of its components."""
+"""``MixtureSameFamily`` of any scalar family, by the tails of its components."""
 
 import math
 from collections.abc import Mapping
@@ -17,23 +17,23 @@ from fcal.distributions.tails import normal_quantile_of_log
 
 _WEIGHTS = "mixture_distribution.logits"
 _COMPONENT = "component_distribution."
-_LEAST_TAIL = 1e-30  # float32 ends soon after
-_LARGE_TAIL = 0.75  # 1 minus a larger one has lost digits of float32
-_BULK = 1.5  # deviations; a component farther away is all on one side
+_LEAST_TAIL = 1e-30  # smaller tails underflow in float32
+_LARGE_TAIL = 0.75  # 1 minus a larger tail loses digits in float32
+_BULK = 1.5  # deviations; a component farther away lies entirely on one side
 
 
 class Mixture(NamedTuple):
-    """Formulas of a mixture of ``family``; parameters carry the components in their last dimension."""
+    """Formulas of a mixture of ``family``; the last dimension of parameters is that of the components."""
 
     kind: type[Distribution]
     family: Family
 
     def log_cdf(self, value: Tensor, logits: Tensor, *parameters: Tensor) -> Tensor:
-        """Log of the weighted sum of the components' probabilities below."""
+        """Log of the weighted sum of the components' CDFs."""
         return _by_smaller(*self._tails(value, logits, *parameters))
 
     def log_survival(self, value: Tensor, logits: Tensor, *parameters: Tensor) -> Tensor:
-        """Log of the weighted sum of the components' probabilities above."""
+        """Log of the weighted sum of the components' survival functions."""
         below, above = self._tails(value, logits, *parameters)
         return _by_smaller(above, below)
 
@@ -51,7 +51,7 @@ class Mixture(NamedTuple):
         )
 
     def quantile(self, lower: Tensor, upper: Tensor, logits: Tensor, *parameters: Tensor) -> Tensor:
-        """Newton's method on the log-odds, between the least and the largest quantile of the components."""
+        """Newton's method on the log-odds, between the smallest and the largest quantile of the components."""
         assert self.family.quantile is not None
         goal = log_odds(lower, upper)
         with torch.no_grad():
@@ -59,26 +59,26 @@ class Mixture(NamedTuple):
             low, high = ends.amin(-1).expand(goal.shape), ends.amax(-1).expand(goal.shape)
             start = torch.where(lower < upper, low, high)
             value = root(lambda x: self._log_odds(x, logits, *parameters), goal, start, low, high)
-            found = self._log_odds(value, logits, *parameters).value.isfinite()  # not where it rounds to a bound
-            inside = torch.where(found, value, self._medians(value.unsqueeze(-1), *parameters).amin(-1))
+            finite = self._log_odds(value, logits, *parameters).value.isfinite()  # not where it rounds to a bound
+            inside = torch.where(finite, value, self._medians(value.unsqueeze(-1), *parameters).amin(-1))
             slope = self._log_odds(inside, logits, *parameters).slope
         below, above = self._tails(inside, logits, *parameters)
-        return torch.where(found, polished(inside, below - above, goal, slope), value)
+        return torch.where(finite, polished(inside, below - above, goal, slope), value)
 
     def support(self, value: Tensor, _: Tensor, *parameters: Tensor) -> Tensor:
-        """Where at least one component can be."""
+        """Union of the supports of the components."""
         assert self.family.support is not None
         return self.family.support(value.unsqueeze(-1), *parameters).any(-1)
 
     def distribution(self, logits: Tensor, *parameters: Tensor) -> MixtureSameFamily:
-        """A torch distribution with these parameters."""
+        """The torch distribution with these parameters."""
         weights = Categorical(logits=logits, validate_args=False)
         shape = torch.broadcast_shapes(logits.shape, *(p.shape for p in parameters))
         components = self.family.distribution(self.kind, tuple(p.expand(shape) for p in parameters))
         return MixtureSameFamily(weights.expand(shape[:-1]), components, validate_args=False)
 
     def as_family(self) -> Family:
-        """What the library knows of the mixture."""
+        """The family of the mixture."""
         names = tuple(_COMPONENT + name for name in self.family.parameters)
         declared: Any = self.kind.arg_constraints if self.family.constraints is None else self.family.constraints
         known: Mapping[str, Any] = declared if isinstance(declared, Mapping) else {}
@@ -92,10 +92,8 @@ class Mixture(NamedTuple):
             quantile=None if self.family.quantile is None else self.quantile,
             log_prob=self.log_prob,
             support=None if self.family.support is None else self.support,
-            unbounded=(
-                _WEIGHTS,
-                *(_COMPONENT + n for n in self.family.unbounded),
-            ),  # a weight of 0 has an infinite logit
+            # a weight of 0 has an infinite logit
+            unbounded=(_WEIGHTS, *(_COMPONENT + n for n in self.family.unbounded)),
             ordered=None if ordered is None else (_COMPONENT + ordered[0], _COMPONENT + ordered[1]),
             location=None if location is None else _COMPONENT + location,
             constraints={_COMPONENT + n: known[n] for n in self.family.parameters if n in known},
@@ -106,7 +104,7 @@ class Mixture(NamedTuple):
         )
 
     def _tails(self, value: Tensor, logits: Tensor, *parameters: Tensor) -> tuple[Tensor, Tensor]:
-        """Logs of both tails; that of the larger one has lost what the smaller one lacks of 1."""
+        """Logs of both tails; that of the larger one is inaccurate."""
         assert self.family.log_cdf is not None
         assert self.family.log_survival is not None
         below = self._summed(self.family.log_cdf, (-math.inf, 0.0), value, logits, *parameters)
@@ -115,7 +113,7 @@ class Mixture(NamedTuple):
     def _summed(
         self, formula: Formula, outside: tuple[float, float], value: Tensor, logits: Tensor, *parameters: Tensor
     ) -> Tensor:
-        """Log of the weighted sum; ``outside`` is what a component has below and above its bounds."""
+        """Log of the weighted sum; ``outside`` are the values of a component below and above its bounds."""
         x = value.unsqueeze(-1)
         weights = torch.log_softmax(logits, -1)
         if self.family.bounds is None:
@@ -138,7 +136,7 @@ class Mixture(NamedTuple):
 
 
 def _by_smaller(log_this: Tensor, log_other: Tensor) -> Tensor:
-    """Log of a tail; by the other one where that is smaller."""
+    """Log of a tail, computed from the other one where that is smaller."""
     larger = log_this > log_other
     rest = torch.log1p(-torch.exp(torch.where(larger, log_other, -1.0)))
     return torch.where(larger, rest, log_this)
@@ -151,7 +149,7 @@ def _mean_distance(gap: Tensor, spread: Tensor) -> Tensor:
 
 
 def _crps_of_normals(value: Tensor, logits: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
-    """E|X - y| - E|X - X'| / 2 over components and pairs of them."""
+    """E|X - y| - E|X - X'| / 2, summed over components and pairs of components."""
     weight = torch.softmax(logits, -1)
     to_value = (weight * _mean_distance(value.unsqueeze(-1) - loc, scale)).sum(-1)
     spread = torch.hypot(scale.unsqueeze(-1), scale.unsqueeze(-2))
@@ -162,13 +160,13 @@ def _crps_of_normals(value: Tensor, logits: Tensor, loc: Tensor, scale: Tensor) 
 def _slopes_of_normals(
     value: Tensor, logits: Tensor, loc: Tensor, scale: Tensor
 ) -> tuple[Tensor, tuple[Tensor, ...]] | None:
-    """Residuals and slopes from the probabilities themselves, on the side where they are small; None beyond float32."""
+    """Residuals and their derivatives from the smaller tail probability; None where float32 underflows."""
     weight = torch.softmax(_components_first(logits), 0)
     m, s = _components_first(loc), _components_first(scale)
     t = (value - m).div_(s)
-    side = t.clamp(-_BULK, _BULK).mul_(weight).sum(0).sign_()  # most of the probability lies on the other side
+    side = t.clamp(-_BULK, _BULK).mul_(weight).sum(0).sign_()  # most of the probability is on the other side
     side.add_(side.square().sub_(1), alpha=-1)  # 0 counts as 1
-    tails = torch.mul(t, side).mul_(math.sqrt(0.5)).erfc_().mul_(weight)  # twice each component's part of the tail
+    tails = torch.mul(t, side).mul_(math.sqrt(0.5)).erfc_().mul_(weight)  # twice the contribution of each component
     tail = tails.sum(0).mul_(0.5)
     if tail.max().item() > _LARGE_TAIL:
         _take_other_side(tail > _LARGE_TAIL, t, weight, side, tails, tail)
@@ -185,30 +183,29 @@ def _slopes_of_normals(
 
 
 def _take_other_side(wrong: Tensor, t: Tensor, weight: Tensor, side: Tensor, tails: Tensor, tail: Tensor) -> None:
-    """Form the other tail, in place, where the one that was formed is the larger: 1 minus it would have few digits."""
+    """Replace tails by the other side's, in place, where ``wrong``: 1 minus a large tail would have few digits."""
     where = wrong.nonzero().squeeze(1)
     if len(where):
         other = -side.index_select(0, where)
-        parts = (
-            torch.mul(t.index_select(1, where), other).mul_(math.sqrt(0.5)).erfc_().mul_(weight.index_select(1, where))
-        )
-        tails.index_copy_(1, where, parts)
-        tail.index_copy_(0, where, parts.sum(0).mul_(0.5))
+        small = torch.mul(t.index_select(1, where), other).mul_(math.sqrt(0.5)).erfc_()
+        small.mul_(weight.index_select(1, where))
+        tails.index_copy_(1, where, small)
+        tail.index_copy_(0, where, small.sum(0).mul_(0.5))
         side.index_copy_(0, where, other)
 
 
 def _components_first(parameter: Tensor) -> Tensor:
-    return torch.stack(parameter.unbind(-1))  # several times as fast as a transposed copy
+    return torch.stack(parameter.unbind(-1))  # several times faster than a transposed copy
 
 
 _MIXTURES: dict[tuple[type[Distribution], Family], Family] = {}
 
 
 def mixture_family(pred: MixtureSameFamily) -> Family:
-    """What the library knows of a mixture, by the family of its components.
+    """Family of a mixture, cached by the family of its components.
 
     Raises:
-        TypeError: The components are vectors, or of a family that is not registered as such.
+        TypeError: The components are multivariate, or their family is not registered.
     """
     component: Distribution = pred.component_distribution
     known = family_of(component)
@@ -217,7 +214,7 @@ def mixture_family(pred: MixtureSameFamily) -> Family:
         raise TypeError(f"expected `pred.component_distribution` of a scalar, registered family, got {name}")
     if not pred._num_component:
         raise ValueError("expected `pred` with at least one component, got 0")
-    if is_tracing():  # what is made while tracing must not outlive it, and dynamo cannot look a family up
+    if is_tracing():  # objects made while tracing must not be cached, and dynamo cannot look up a family
         return Mixture(*known).as_family()
     if known not in _MIXTURES:
         _MIXTURES[known] = Mixture(*known).as_family()

@@ -1,4 +1,4 @@
-"""Targets beside what was predicted of them: checked, missing ones hidden, precision widened."""
+"""Predictions with their targets: checked, missing targets hidden, precision widened."""
 
 import math
 from collections.abc import Mapping
@@ -24,16 +24,16 @@ _WEIGHTS = (1e-100, 1e100)  # squares of weights are summed
 
 @dataclass(frozen=True)
 class Observation:
-    """A batch ready for formulas.
+    """A batch in the form that formulas take.
 
     Attributes:
-        law: The prediction; hidden elements carry the parameters of the first valid one.
-        target: Targets, hidden ones replaced likewise.
-        valid: True where an element counts; None where all do. An element is a scalar, or a row of a vector family.
-            Shape of the targets without the family's own event dimension.
-        weight: Weights of the elements, zero where hidden; None where all count alike. Shaped like ``valid``.
-        dtype: What results are returned in: that of the inputs, float32 at least.
-        row_dims: Number of leading dimensions that ``log_prob`` of the prediction keeps.
+        law: The prediction; hidden elements have the parameters of the first valid one.
+        target: The targets; hidden ones are replaced likewise.
+        valid: True where an element counts; None if all do. An element is a scalar, or a vector of a vector family.
+            Shape of the targets without the event dimension of the family.
+        weight: Weights of the elements, zero where hidden; None for equal weights. Shaped like ``valid``.
+        dtype: Dtype of results: that of the inputs, at least float32.
+        row_dims: Number of batch dimensions of the prediction.
     """
 
     law: Law
@@ -48,11 +48,11 @@ class Observation:
         return self.target.shape[: self.target.dim() - self.law.family.event_dim]
 
     def event_size(self) -> int:
-        """Number of elements that one ``log_prob`` of the prediction adds up."""
+        """Number of elements in one event of the prediction."""
         return self.elements()[self.row_dims :].numel()
 
     def total_weight(self) -> Tensor:
-        """Sum of the weights; the number of elements that count where there are none."""
+        """Sum of the weights; without weights, the number of valid elements."""
         if self.weight is not None:
             return self.weight.sum()
         if self.valid is not None:
@@ -60,18 +60,18 @@ class Observation:
         return torch.tensor(float(self.elements().numel()), dtype=torch.float64, device=self.target.device)
 
     def count(self) -> int:
-        """Number of elements that count."""
+        """Number of valid elements."""
         return self.elements().numel() if self.valid is None else int(self.valid.sum().item())
 
     def hide(self, values: Tensor, fill: float) -> Tensor:
-        """Put ``fill`` where an element does not count; such elements get no gradient."""
+        """Replace hidden elements by ``fill``; they get no gradient."""
         if self.valid is None:
             return values
         return torch.where(_aligned(self.valid, values.dim() - self.valid.dim()), values, fill)
 
 
 class _Widen(torch.autograd.Function):
-    """Cast up; on the way back a gradient beyond the narrow type's range becomes its largest number, not infinity."""
+    """Cast to a wider dtype; in backward, gradients are clamped to the range of the narrow dtype."""
 
     @staticmethod
     def forward(value: Tensor, dtype: torch.dtype) -> Tensor:
@@ -98,21 +98,21 @@ def observe(
     anywhere: bool = False,
     as_given: bool = False,
 ) -> Observation:
-    """Check a prediction and its targets and bring them into the form that the formulas take.
+    """Check a prediction and its targets, and convert them to the form that formulas take.
 
     Args:
         pred: Prediction of a registered family.
         target: Targets, NaN where missing.
         valid_mask: True where a target counts.
         weight: Non-negative weights.
-        name: What the targets are called in errors.
-        widest: Work in float64 even where the family's formulas would not need it.
-        anywhere: Allow targets that cannot occur under the prediction.
-        as_given: Leave the precision to the caller, who works in pieces.
+        name: Name of the targets in error messages.
+        widest: Use float64 even if the formulas of the family are accurate in float32.
+        anywhere: Allow targets outside the support.
+        as_given: Keep the dtypes, for callers that convert chunk by chunk.
 
     Raises:
-        TypeError: Wrong types or dtypes, or a family that is not registered.
-        ValueError: Shapes or devices that do not fit, or parameters, targets or weights out of their range.
+        TypeError: Types or dtypes are wrong, or the family is not registered.
+        ValueError: Shapes or devices do not match, or parameters, targets or weights are out of range.
     """
     check_pair(pred, target, name)
     law = law_of(pred)
@@ -146,7 +146,7 @@ def observe(
 
 
 def result_dtype(law: Law, target: Tensor) -> torch.dtype:
-    """Dtype of results: the widest of the inputs, but at least float32."""
+    """Dtype of results: the widest of the inputs, at least float32."""
     dtype = target.dtype
     for parameter in law.parameters:
         if parameter.dtype != dtype:
@@ -155,19 +155,19 @@ def result_dtype(law: Law, target: Tensor) -> torch.dtype:
 
 
 def check_parameter_kinds(law: Law, target: Tensor) -> None:
-    """Parameters are floating and live where the targets do (0-dimensional tensors may live anywhere)."""
+    """Check that parameters are floating-point and on the device of the targets (0-dimensional ones may be on any)."""
     device = target.device
     for name, parameter in zip(law.family.parameters, law.parameters, strict=True):
         if not (isinstance(parameter, Tensor) and parameter.is_floating_point()):
-            found = parameter.dtype if isinstance(parameter, Tensor) else type(parameter).__name__
-            raise TypeError(f"expected `pred.{name}` a tensor of a floating dtype, got {found}")
+            got = parameter.dtype if isinstance(parameter, Tensor) else type(parameter).__name__
+            raise TypeError(f"expected `pred.{name}` a tensor of a floating dtype, got {got}")
         if parameter.device != device and parameter.dim():
             raise ValueError(f"expected `target` on the device of `pred.{name}`, {parameter.device}, got {device}")
 
 
 def widened(value: Tensor, dtype: torch.dtype) -> Tensor:
-    """Cast up, with a gradient that ends at the narrow type's largest number."""
-    # A float64 passes through _Widen too: its gradient may overflow on the long way through a tail formula.
+    """Cast to a wider dtype, with gradients clamped to the range of the narrow one."""
+    # float64 passes through _Widen too: its gradient may overflow in a tail formula.
     if not value.requires_grad or (value.dtype == dtype == torch.float32):
         return value.to(dtype)
     wide: Tensor = _Widen.apply(value, dtype)
@@ -175,7 +175,7 @@ def widened(value: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _aligned(mask: Tensor, extra_dims: int) -> Tensor:
-    """Append dimensions so that a mask of elements broadcasts over what follows them."""
+    """Append dimensions so that a mask of elements broadcasts over their event dimensions."""
     return mask.reshape(mask.shape + (1,) * extra_dims)
 
 
@@ -213,7 +213,7 @@ def _hide_missing(law: Law, target: Tensor, valid: Tensor) -> tuple[Law, Tensor]
     def hide(value: Tensor, event_dim: int) -> Tensor:
         event = value.shape[value.dim() - event_dim :]
         if value.shape[: value.dim() - event_dim].numel() == 1:
-            return value  # shared by all elements, so never hidden
+            return value  # shared by all elements
         full = value.expand(valid.shape + event)
         fill = full.reshape(-1, *event).index_select(0, first).squeeze(0).detach()
         return torch.where(_aligned(valid, event_dim), full, fill)
@@ -225,7 +225,7 @@ def _hide_missing(law: Law, target: Tensor, valid: Tensor) -> tuple[Law, Tensor]
 
 
 def check_parameter_values(law: Law) -> None:
-    """Every parameter is finite and within the range that its distribution declares."""
+    """Check that every parameter is finite and satisfies the constraints of its family."""
     named = {name: p.detach() for name, p in zip(law.family.parameters, law.parameters, strict=True)}
     known = law.kind.arg_constraints if law.family.constraints is None else law.family.constraints
     for name, value in named.items():
@@ -250,7 +250,7 @@ def check_parameter_values(law: Law) -> None:
 
 
 def _surely_finite(value: Tensor) -> bool:
-    """Whether a sum shows that all are finite: much faster than a look at each, which decides where it does not."""
+    """Whether the sum shows that all values are finite, which is much faster than to check each."""
     return math.isfinite(value.detach().sum().item())
 
 
@@ -269,7 +269,7 @@ def _check_support(law: Law, target: Tensor, name: str) -> None:
 
 
 def _smallest(value: Tensor, dims: int) -> Tensor:
-    """One number per element to show in an error: itself, or the smallest entry of a vector or a diagonal."""
+    """One number per element for an error message: itself, or the smallest entry of a vector or a diagonal."""
     if value.dim() - dims == 2:
         value = value.diagonal(dim1=-2, dim2=-1)
     return value if value.dim() == dims else value.amin(-1)

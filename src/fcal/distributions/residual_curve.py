@@ -1,8 +1,8 @@
-r"""Residuals of symmetric laws with exponential tails as polynomials, for float32 work over large batches.
+r"""Polynomial residuals of symmetric families with exponential tails, for large float32 batches.
 
-The residual of such a law is one fixed, odd function :math:`z(t)` of :math:`t = (y - \mu) / s`. With
-:math:`\tau = (1 + c |t|)^{-1/2}` both :math:`z / (t \tau)` and :math:`z' / \tau` are nearly constant, so polynomials in
-:math:`\tau` of a low degree hold them to the precision of float32. They are fitted to the exact formulas on first use.
+The residual of such a family is a fixed odd function :math:`z(t)` of :math:`t = (y - \mu) / s`. With
+:math:`\tau = (1 + c |t|)^{-1/2}` both :math:`z / (t \tau)` and :math:`z' / \tau` are nearly constant, so that
+polynomials in :math:`\tau` of low degree approximate them to float32 precision. They are fitted on first use.
 """
 
 import math
@@ -20,22 +20,20 @@ from fcal.distributions.tails import normal_quantile_of_log
 Points = npt.NDArray[np.float64]
 
 _DEGREE = 10
-_FARTHEST_Z = 13.0  # float32 probabilities end there
-
-
+_FARTHEST_Z = 13.0  # float32 probabilities underflow beyond
 _ONE = torch.tensor(1.0)
 
 
 class Curve(NamedTuple):
-    """A residual and its slope as functions of t, for float32 tensors on a CPU.
+    """Residual and slope as functions of t, for float32 tensors on a CPU.
 
     Attributes:
         bend: The constant c.
-        stretch: With ``shift``, what maps tau to the polynomials' variable in [-1, 1].
+        stretch: With ``shift``, maps tau to the variable of the polynomials in [-1, 1].
         shift: See ``stretch``.
-        value: Coefficients of z / (t tau), the highest first.
-        slope: Coefficients of z' / tau, the highest first.
-        farthest: Largest distance of the fit.
+        value: Coefficients of z / (t tau), highest degree first.
+        slope: Coefficients of z' / tau, highest degree first.
+        farthest: Largest t of the fit.
     """
 
     bend: float
@@ -46,12 +44,12 @@ class Curve(NamedTuple):
     farthest: float
 
     def residual(self, t: Tensor) -> Tensor:
-        """Residuals z of t."""
+        """Residuals z at t."""
         tau, x = self._coordinates(t)
         return _horner(self.value, x).mul_(tau).mul_(t)
 
     def residual_and_slope(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        """Residuals z of t and their derivatives."""
+        """Residuals z at t and their derivatives."""
         tau, x = self._coordinates(t)
         return _horner(self.value, x).mul_(tau).mul_(t), _horner(self.slope, x).mul_(tau)
 
@@ -72,7 +70,7 @@ _CURVES: dict[Family, Curve] = {}
 
 
 def curve_of(family: Family) -> Curve | None:
-    """The curve of a location-scale family, if it says that it has one."""
+    """The curve of a family with ``curve=True``, else None."""
     if not family.curve:
         return None
     if family not in _CURVES:
@@ -102,7 +100,7 @@ def _fitted(family: Family) -> Curve:
 
 
 def _exact(family: Family, t: Tensor) -> tuple[Tensor, Tensor]:
-    """Residuals and slopes at t > 0 by the formulas."""
+    """Residuals and slopes at t > 0, by the formulas of the family."""
     assert family.log_survival is not None
     with torch.enable_grad():
         t = t.clone().requires_grad_()

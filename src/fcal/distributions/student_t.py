@@ -1,11 +1,11 @@
-r"""Student's t: a normal integral with a slowly varying factor, by quadrature.
+r"""Student's t: quadrature of a normal density times a slowly varying factor.
 
 With :math:`s = \sqrt{\nu \log(1 + t^2 / \nu)}` the tail is exactly
 
 .. math:: S(t) = c(\nu) \int_s^\infty \varphi(r) \, G(r / \sqrt \nu) \, dr, \qquad G(x)^2 = \frac{x^2}{1 - e^{-x^2}}
 
-so a few Gauss-Legendre nodes serve all degrees of freedom and all distances, and every derivative by
-:math:`\nu` is a sum of terms of its own size: nothing cancels as the law becomes normal.
+so that a few Gauss-Legendre nodes suffice for all degrees of freedom and distances. Derivatives with respect to
+:math:`\nu` are sums of terms of their own size: nothing cancels in the normal limit.
 """
 
 import math
@@ -32,13 +32,13 @@ from fcal.distributions.implicit import (
 )
 from fcal.distributions.tails import LOG_SQRT_2PI, normal_quantile, unit
 
-_DROP = 32.0  # the integrand falls by e^-32 over the interval of quadrature
-_FEW_NODES_FROM = 5.0  # degrees of freedom; below, G bends within the interval and takes more nodes
+_DROP = 32.0  # the integrand decreases by e^-32 over the interval of quadrature
+_FEW_NODES_FROM = 5.0  # degrees of freedom; below, G varies within the interval and needs more nodes
 _DROP_OF_FLOAT32 = 18.0
 _FLOAT32_DF = (1.0, 100.0)
 _LEAST, _FEW, _MANY = legendre(12), legendre(20), legendre(40)
 _STEPS_UP = 8
-_SERIES_FROM = 500.0  # degrees of freedom; it would do from 16 on, but a batch rarely has any beyond 500
+_SERIES_FROM = 500.0  # degrees of freedom; accurate from 16, but most batches lie entirely below 500
 
 IntegralOf = Callable[[Tensor, Tensor], list[Tensor]]
 
@@ -69,19 +69,19 @@ def _log_norm_from_above(df: Tensor) -> tuple[Tensor, Tensor]:
     for step in range(_STEPS_UP):
         here, half = x + step, x + (step + 0.5)
         ratio.mul_(here).div_(half)
-        shift.add_((here * half).reciprocal_(), alpha=0.25)  # half of 1 / here - 1 / half, by which df / 2 moves
+        shift.add_((here * half).reciprocal_(), alpha=0.25)  # half of 1 / here - 1 / half
     above = x + _STEPS_UP
     value = value + torch.log(ratio * (above / x).sqrt())
     return value, slope + shift - 0.25 * _STEPS_UP / (x * above)
 
 
 def _quadrature(rule: Rule, drop: float, s: Tensor, df: Tensor) -> tuple[Tensor, Tensor]:
-    """Integral of the tail over its boundary value phi(s), and minus 2 df times its derivative by df at fixed s."""
+    """Tail integral over phi(s), and -2 df times its derivative with respect to df at fixed s."""
     minus_rate = -df.reciprocal()
     half_square = 0.5 * s.square()
     length = 2 * drop / (s + (s.square() + 2 * drop).sqrt())
     total, rest = torch.zeros_like(s), torch.zeros_like(s)
-    x, density, ratio = (torch.empty_like(s) for _ in range(3))  # used again for every node: fresh memory is slow
+    x, density, ratio = (torch.empty_like(s) for _ in range(3))  # reused for every node: allocation is slow
     for node, weight in rule:
         torch.add(s, length, alpha=node, out=x)
         torch.mul(x, x, out=x)
@@ -98,7 +98,7 @@ def _quadrature(rule: Rule, drop: float, s: Tensor, df: Tensor) -> tuple[Tensor,
 
 
 def _boundary_gap(q: Tensor, log_square: Tensor) -> Tensor:
-    """log(1 + q) - q / (1 + q), of which the logarithm is known."""
+    """log(1 + q) - q / (1 + q), given the logarithm."""
     return patched(q < 0.01, log_square - q / (1 + q), _small_gap, q)
 
 
@@ -112,7 +112,7 @@ def _integral(s: Tensor, df: Tensor) -> list[Tensor]:
 
 
 def _integral_of_float32(s: Tensor, df: Tensor) -> list[Tensor]:
-    """The same to the precision of float32, at half the cost, where its own derivative by df does not cancel."""
+    """The same in float32 precision, at half the cost, where the derivative with respect to df does not cancel."""
 
     def narrow(s: Tensor, df: Tensor) -> list[Tensor]:
         return [x.double() for x in _quadrature(_LEAST, _DROP_OF_FLOAT32, s.float(), df.float())]
@@ -122,12 +122,12 @@ def _integral_of_float32(s: Tensor, df: Tensor) -> list[Tensor]:
 
 
 def _tail(t: Tensor, df: Tensor, integral_of: IntegralOf = _integral) -> Tail:
-    """Tail beyond |t|, on the side of t."""
+    """Tail beyond t, on its own side of 0."""
     root_df = df.sqrt()
     whole = t.abs() / root_df
-    r = whole.clamp(1e-150, 1e150)  # its square is a normal number
+    r = whole.clamp(1e-150, 1e150)  # so that its square neither under- nor overflows
     q = r.square()
-    excess = (whole / r).clamp_(min=1.0)  # 1 but for incredible distances
+    excess = (whole / r).clamp_(min=1.0)  # 1 except at extreme distances
     hyp = (q + 1).sqrt_().mul_(excess)
     log_square = torch.log1p(q).add_(excess.log_(), alpha=2.0)
     integral, tilt = integral_of((df * log_square).sqrt_(), df)
@@ -140,7 +140,7 @@ def _tail(t: Tensor, df: Tensor, integral_of: IntegralOf = _integral) -> Tail:
 
 
 def _tail_of_s(s: Tensor, df: Tensor) -> Tail:
-    """The same tail in the coordinate s with the sign of t, which is close to z."""
+    """The same tail as a function of s with the sign of t, which is close to z."""
     lower = s < 0
     integral, _ = _integral(s.abs(), df)
     x = s.square() / df
@@ -160,8 +160,8 @@ def _norm(df: Tensor) -> Tensor:
 
 
 def _central(value: Tensor, df: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
-    """CDF minus one half near the median: the first terms of the integral from 0."""
-    t = unit(value, loc, scale).clamp(-1.0, 1.0)  # far from the median it is not used
+    """CDF minus one half near the median, by a series."""
+    t = unit(value, loc, scale).clamp(-1.0, 1.0)  # not used far from the median
     q = t.square() / df
     bend = (df + 1) / 2
     series = 1 - q * bend * (1 / 3 - q * (bend + 1) * (1 / 10 - q * (bend + 2) * (1 / 42 - q * (bend + 3) / 216)))
@@ -185,13 +185,13 @@ def _quantile(lower: Tensor, upper: Tensor, df: Tensor, loc: Tensor, scale: Tens
         limit = torch.full_like(z, math.inf)
         s = root(lambda x: log_odds_of(_tail_of_s(x, fixed)), goal, z, -limit, limit)
         far = s.sign() * (fixed * torch.expm1(s.square() / fixed)).sqrt()
-        found = far.isfinite()
-        t = torch.where(found, far, 0.0)
+        finite = far.isfinite()
+        t = torch.where(finite, far, 0.0)
         slope = log_odds_of(_tail(t, fixed)).slope
     zero, one = torch.zeros_like(t), torch.ones_like(t)
     value = _STUDENT.log_cdf(t, nu, zero, one) - _STUDENT.log_survival(t, nu, zero, one)
     near = polished(t, value, log_odds(below, above), slope)
-    return loc + scale * torch.where(found, near, far).reshape(shape)
+    return loc + scale * torch.where(finite, near, far).reshape(shape)
 
 
 def _crps(value: Tensor, df: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
@@ -206,7 +206,7 @@ def _crps(value: Tensor, df: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _slopes(value: Tensor, df: Tensor, loc: Tensor, scale: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Residuals and slopes of float32 batches."""
+    """Residuals of float32 batches and their derivatives."""
     t = (value - loc).div_(scale).double()
     tail = _tail(t, df.double(), _integral_of_float32)
     z, factor = residual_of_tail(tail.log_p, tail.lower)

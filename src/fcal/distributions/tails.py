@@ -1,7 +1,7 @@
-r"""Normal tails and :math:`\log(1 - e^{-t})` in log space, right in value and in gradient.
+r"""Normal tails and :math:`\log(1 - e^{-t})` in log space, with accurate values and gradients.
 
-torch's own ``ndtr`` is zero below -8.3 and ``ndtri`` has infinite gradients at 0 and 1, so nothing here ever goes
-through a probability that could round to 0 or 1.
+torch's ``ndtr`` is zero below -8.3 and ``ndtri`` has infinite gradients at 0 and 1, so nothing here passes through a
+probability that could round to 0 or 1.
 """
 
 import math
@@ -23,12 +23,12 @@ def mills_ratio(z: Tensor) -> Tensor:
 
 
 def normal_cdf(t: Tensor) -> Tensor:
-    """Standard normal CDF, also where torch's own rounds to 0."""
+    """Standard normal CDF, also where ``torch.special.ndtr`` rounds to 0."""
     return 0.5 * torch.erfc(-_SQRT_HALF * t)
 
 
 def log_normal_density(t: Tensor) -> Tensor:
-    """Log of the standard normal density."""
+    """Log-density of the standard normal distribution."""
     return -0.5 * t.square() - LOG_SQRT_2PI
 
 
@@ -69,9 +69,9 @@ class _NormalQuantileOfLog(torch.autograd.Function):
 
 
 def _far_quantile(log_p: Tensor) -> Tensor:
-    """Normal quantile where ``exp(log_p)`` underflows: one asymptotic term, then Newton in log space."""
+    """Normal quantile where ``exp(log_p)`` underflows: one asymptotic term, then Newton's method in log space."""
     z = -(-2 * (log_p + LOG_SQRT_2PI) - torch.log(-2 * log_p)).sqrt()
-    for _ in range(2):  # the error starts below 1e-5 and squares each time
+    for _ in range(2):  # the error starts below 1e-5 and is squared in each step
         z = z - (torch.special.log_ndtr(z) - log_p) * mills_ratio(z)
     return torch.where(torch.isinf(log_p), log_p, z)
 
@@ -120,7 +120,7 @@ class _Unit(torch.autograd.Function):
 
 
 def unit(value: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
-    r"""Distance from the location in scales, :math:`(y - \mu) / s`, whose gradient does not overflow in far tails.
+    r"""Standardized value :math:`(y - \mu) / s`, whose gradient does not overflow in the far tails.
 
     Example:
         >>> unit(torch.tensor(5.0), torch.tensor(1.0), torch.tensor(2.0))
@@ -146,10 +146,10 @@ class _FiniteExp(torch.autograd.Function):
 
 
 def finite_exp(x: Tensor) -> Tensor:
-    r"""Exponential that ends at a quarter of the largest number, where its gradient still points up.
+    r"""Exponential, clamped to a quarter of the largest number but with a gradient that stays positive.
 
-    Laws whose log-tail is an exponential (Gumbel, Weibull) leave the range of floats for targets that a badly wrong
-    prediction makes this improbable; their residuals then stay finite.
+    The log-tails of some families (Gumbel, Weibull) are exponentials and overflow for targets that are extremely
+    improbable; with this function their residuals stay finite.
 
     Example:
         >>> finite_exp(torch.tensor([0.0, 1000.0])).isfinite()
@@ -160,7 +160,7 @@ def finite_exp(x: Tensor) -> Tensor:
 
 
 def log_normal_cdf(z: Tensor) -> Tensor:
-    r"""Log of the standard normal CDF, :math:`\log \Phi(z)`, with the exact hazard as gradient.
+    r"""Log of the standard normal CDF, :math:`\log \Phi(z)`, whose gradient is the exact hazard.
 
     Args:
         z: Any real numbers, float32 or float64.
@@ -180,7 +180,7 @@ def normal_quantile_of_log(log_p: Tensor) -> Tensor:
     r"""Standard normal quantile of a log-probability, :math:`\Phi^{-1}(e^{\ell})`, for :math:`\ell \le \log 1/2`.
 
     Args:
-        log_p: Log-probabilities of the lower tail, float64, as small as they come.
+        log_p: Log-probabilities of the lower tail, float64, of any size.
 
     Returns:
         The quantiles, shaped like ``log_p``; minus infinity at minus infinity.
@@ -196,7 +196,7 @@ def normal_quantile_of_log(log_p: Tensor) -> Tensor:
 def log1mexp_of_log(log_t: Tensor) -> Tensor:
     r"""Stable :math:`\log(1 - e^{-t})` given :math:`\log t`, also where t itself underflows.
 
-    It is the log-CDF of every law whose log-survival is :math:`-t`.
+    It is the log-CDF of a distribution whose log-survival is :math:`-t`.
 
     Example:
         >>> log1mexp_of_log(torch.tensor([-1000.0, -50.0], dtype=torch.float64))
@@ -207,7 +207,7 @@ def log1mexp_of_log(log_t: Tensor) -> Tensor:
 
 
 def normal_quantile(lower: Tensor, upper: Tensor) -> Tensor:
-    """Standard normal quantile from both tail probabilities, each exact where it is the smaller one.
+    """Standard normal quantile from both tail probabilities; only the smaller one is used.
 
     Example:
         >>> p = torch.tensor([1e-20, 0.5], dtype=torch.float64)

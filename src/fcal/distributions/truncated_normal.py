@@ -1,4 +1,4 @@
-"""The normal law between two bounds, which torch lacks: for targets that cannot leave an interval."""
+"""The normal distribution truncated to an interval, for bounded targets."""
 
 import math
 from typing import Any
@@ -10,22 +10,18 @@ from torch.distributions.utils import broadcast_all
 
 from fcal.distributions.family import Family, register
 from fcal.distributions.implicit import LogOdds, attach, flattened, legendre, polished, root
-from fcal.distributions.tails import LOG_SQRT_2PI, mills_ratio, normal_quantile_of_log, unit
+from fcal.distributions.tails import log_normal_density, mills_ratio, normal_quantile_of_log, unit
 
 _RULE, _MANY = legendre(12), legendre(24)
-_DROP = 36.0  # the density falls by e^-36 over the reach of the quadrature of moments
-_NARROW = 2.0  # an interval over which the density's exponent changes by less is integrated by quadrature
-
-
-def _log_density(t: Tensor) -> Tensor:
-    return -0.5 * t.square() - LOG_SQRT_2PI
+_DROP = 36.0  # the density decreases by e^-36 over the interval of quadrature of the moments
+_NARROW = 2.0  # intervals over which the exponent of the density changes by less are integrated by quadrature
 
 
 def _log_mass(low: Tensor, high: Tensor, width: Tensor) -> Tensor:
-    """Log of Phi(high) - Phi(low); ``width`` is their difference, known better than by subtraction.
+    """Log of Phi(high) - Phi(low); ``width`` is the exact difference of the bounds.
 
-    The slopes of a narrow interval are those by its start and its width: by its two ends they would be large, opposite
-    numbers whose sum, the slope by the location, is lost.
+    A narrow interval is differentiated with respect to its start and its width: the derivatives with respect to its two
+    ends would be large opposite numbers, whose sum, the derivative with respect to the location, would be lost.
     """
     (a, b, w), shape = flattened(low, high, width)
     with torch.no_grad():
@@ -39,8 +35,8 @@ def _log_mass(low: Tensor, high: Tensor, width: Tensor) -> Tensor:
 
 
 def _densities_over_mass(a: Tensor, b: Tensor, log_mass: Tensor, narrow: Tensor) -> tuple[Tensor, Tensor]:
-    """Densities at both ends over the mass; the larger by the hazard, as far out their logarithms have no digits."""
-    at_start, at_end = torch.exp(_log_density(a) - log_mass), torch.exp(_log_density(b) - log_mass)
+    """Densities at both ends over the mass; in the far tails, the larger one is computed by the hazard."""
+    at_start, at_end = torch.exp(log_normal_density(a) - log_mass), torch.exp(log_normal_density(b) - log_mass)
     flip = a + b > 0
     near, away = torch.where(flip, -a, b), torch.where(flip, -b, a)
     rest = -torch.expm1(torch.special.log_ndtr(away) - torch.special.log_ndtr(near))
@@ -56,7 +52,7 @@ def _is_narrow(a: Tensor, b: Tensor, width: Tensor) -> Tensor:
 def _log_mass_value(a: Tensor, b: Tensor, width: Tensor) -> Tensor:
     narrow = _is_narrow(a, b, width)
     flip = a + b > 0
-    near, away = torch.where(flip, -a, b), torch.where(flip, -b, a)  # away < near, and away has the smaller tail
+    near, away = torch.where(flip, -a, b), torch.where(flip, -b, a)  # away < near: the tail beyond ``away`` is smaller
     log_near, log_away = torch.special.log_ndtr(near), torch.special.log_ndtr(away)
     wide = log_near + torch.log1p(-torch.exp(torch.where(narrow, -1.0, log_away - log_near)))
     return torch.where(narrow, _narrow_log_mass(a, torch.where(narrow, width, 1.0)), wide)
@@ -69,17 +65,17 @@ def _narrow_log_mass(a: Tensor, width: Tensor) -> Tensor:
     for node, weight in _RULE:
         u = width * (node - 0.5)
         total = total + weight * torch.exp(-u * (middle + u / 2))
-    return _log_density(middle) + (width * total).log()
+    return log_normal_density(middle) + (width * total).log()
 
 
 def _edge(bound: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
-    """A bound in standard units; an infinite one is a constant, whose slope by the scale is 0 and not 0 times it."""
+    """Standardized bound; an infinite one is a constant, so that its derivatives are 0 and not NaN."""
     finite = bound.isfinite()
     return torch.where(finite, unit(torch.where(finite, bound, loc), loc, scale), bound)
 
 
 def _gap(low: Tensor, high: Tensor, scale: Tensor) -> Tensor:
-    """Distance of two values in standard units, from themselves."""
+    """Standardized distance of two values."""
     finite = low.isfinite() & high.isfinite()
     gap = unit(torch.where(finite, high, 0.0), torch.where(finite, low, 0.0), scale)
     return torch.where(finite, gap, math.inf)
@@ -107,11 +103,11 @@ def _log_part(log_this: Tensor, log_other: Tensor) -> Tensor:
 
 def _log_prob(value: Tensor, loc: Tensor, scale: Tensor, low: Tensor, high: Tensor) -> Tensor:
     start, end = _edge(low, loc, scale), _edge(high, loc, scale)
-    return _log_density(unit(value, loc, scale)) - scale.log() - _log_mass(start, end, _gap(low, high, scale))
+    return log_normal_density(unit(value, loc, scale)) - scale.log() - _log_mass(start, end, _gap(low, high, scale))
 
 
 def _quantile(lower: Tensor, upper: Tensor, loc: Tensor, scale: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """The distance from the nearer bound, so that a value close to it keeps its digits."""
+    """Computed as a distance from the nearer bound, so that values close to it are accurate."""
     below = lower <= upper
     sign = torch.where(below, 1.0, -1.0).to(scale.dtype)
     bound = torch.where(below, low, high)
@@ -128,22 +124,22 @@ def _quantile(lower: Tensor, upper: Tensor, loc: Tensor, scale: Tensor, low: Ten
 
 
 def _from_infinity(log_goal: Tensor, start: Tensor) -> Tensor:
-    """Quantile of the tail below, where there is no bound."""
+    """Quantile of the lower tail, where there is no bound."""
     return normal_quantile_of_log(torch.where(start.isfinite(), math.log(0.5), log_goal.clamp(max=math.log(0.5))))
 
 
 def _distance(log_goal: Tensor, start: Tensor, end: Tensor) -> Tensor:
-    """How far beyond ``start`` a given mass reaches, by Newton's method on the logarithm of both."""
+    """Distance from ``start`` that encloses a given mass, by Newton's method on the logarithms of both."""
     (goal, a, b), shape = flattened(log_goal, start, end)
     with torch.no_grad():
         fixed = a.detach()
-        first = goal.detach() - _log_density(fixed)  # as if the density stayed what it is at the bound
+        first = goal.detach() - log_normal_density(fixed)  # as if the density were constant
         longest = torch.log(b.detach() - fixed)
 
         def log_mass(log_width: Tensor) -> LogOdds:
             width = log_width.exp()
             value = _log_mass_value(fixed, fixed + width, width)
-            return LogOdds(value, torch.exp(_log_density(fixed + width) + log_width - value))
+            return LogOdds(value, torch.exp(log_normal_density(fixed + width) + log_width - value))
 
         low = torch.full_like(first, -math.inf)
         log_width = root(log_mass, goal.detach(), torch.minimum(first, longest - 0.1), low, longest)
@@ -153,20 +149,20 @@ def _distance(log_goal: Tensor, start: Tensor, end: Tensor) -> Tensor:
 
 
 class TruncatedNormal(Distribution):
-    r"""Normal law :math:`N(\mu, \sigma^2)` given that the value lies between two bounds.
+    r"""Normal distribution :math:`N(\mu, \sigma^2)` truncated to an interval.
 
     Args:
-        loc: :math:`\mu`, which may lie outside of the bounds.
+        loc: :math:`\mu`, which may lie outside the interval.
         scale: :math:`\sigma`.
-        low: Lower bound; minus infinity for none.
-        high: Upper bound, above ``low``; infinity for none.
+        low: Lower bound, or minus infinity.
+        high: Upper bound, above ``low``, or infinity.
         validate_args: As in every torch distribution.
 
     Example:
-        >>> law = TruncatedNormal(torch.tensor(0.0), torch.tensor(1.0), torch.tensor(0.0), torch.tensor(torch.inf))
-        >>> law.cdf(torch.tensor(0.6745))
+        >>> pred = TruncatedNormal(torch.tensor(0.0), torch.tensor(1.0), torch.tensor(0.0), torch.tensor(torch.inf))
+        >>> pred.cdf(torch.tensor(0.6745))
         tensor(0.5000)
-        >>> law.mean  # sqrt(2 / pi)
+        >>> pred.mean  # sqrt(2 / pi)
         tensor(0.7979)
     """
 
@@ -189,10 +185,10 @@ class TruncatedNormal(Distribution):
         self.loc, self.scale, self.low, self.high = broadcast_all(loc, scale, low, high)
         super().__init__(self.loc.shape, validate_args=validate_args)
         if self._validate_args and not torch.lt(self.low, self.high).all():
-            raise ValueError("expected `low` < `high` for every law, got bounds that cross")
+            raise ValueError("expected `low` < `high` everywhere, got bounds that cross")
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> "TruncatedNormal":
-        """The same law with a larger batch shape."""
+        """Expand to a larger batch shape."""
         new = self._get_checked_instance(TruncatedNormal, _instance)  # type: ignore[no-untyped-call]
         new.loc, new.scale, new.low, new.high = (p.expand(batch_shape) for p in self._parameters())
         super(TruncatedNormal, new).__init__(torch.Size(batch_shape), validate_args=False)
@@ -201,21 +197,21 @@ class TruncatedNormal(Distribution):
 
     @constraints.dependent_property(is_discrete=False, event_dim=0)
     def support(self) -> Any:
-        """Between the bounds."""
+        """The interval."""
         return constraints.interval(self.low, self.high)
 
     @property
     def mean(self) -> Tensor:
-        """Shifted from ``loc`` by the difference of the densities at the bounds."""
+        """Mean, by quadrature."""
         return self._narrowed(self._moments()[0])
 
     @property
     def variance(self) -> Tensor:
-        """Of the truncated law, below that of the normal one."""
+        """Variance, by quadrature."""
         return self._narrowed(self._moments()[1])
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
-        """Differentiable draws, by the inverse CDF."""
+        """Differentiable samples, by the inverse CDF."""
         shape = self._extended_shape(torch.Size(sample_shape))
         info = torch.finfo(self.loc.dtype)
         uniform = torch.rand(shape, dtype=self.loc.dtype, device=self.loc.device)
@@ -238,15 +234,15 @@ class TruncatedNormal(Distribution):
         return self._narrowed(torch.where(inside, torch.exp(_log_cdf(safe, *wide)), above))
 
     def icdf(self, value: Tensor) -> Tensor:
-        """Quantile of a probability; NaN for what is none."""
+        """Quantile of a probability; NaN outside [0, 1]."""
         p = value.double()
         inside = (p > 0) & (p < 1)
-        found = _quantile(torch.where(inside, p, 0.5), torch.where(inside, 1 - p, 0.5), *self._wide())
+        quantile = _quantile(torch.where(inside, p, 0.5), torch.where(inside, 1 - p, 0.5), *self._wide())
         ends = torch.where(p == 0, self.low, torch.where(p == 1, self.high, math.nan))
-        return self._narrowed(torch.where(inside, found, ends.double()))
+        return self._narrowed(torch.where(inside, quantile, ends.double()))
 
     def _inside(self, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Where a value lies between the bounds, and one that does everywhere."""
+        """Mask of values inside the interval, and the values with those outside replaced by a point inside."""
         _, _, low, high = self._wide()
         inside = (value > low) & (value < high)
         finite_low = torch.where(low.isfinite(), low, high - 1)
@@ -263,10 +259,10 @@ class TruncatedNormal(Distribution):
         return value.to(self.loc.dtype)
 
     def _moments(self) -> tuple[Tensor, Tensor]:
-        """Mean and variance, by quadrature to both sides of the mode, from where nothing cancels."""
+        """Mean and variance, by quadrature on both sides of the mode, so that nothing cancels."""
         loc, scale, low, high = self._wide()
         mode = torch.minimum(torch.maximum(loc, low), high)
-        slope = ((mode - loc) / scale).abs()  # of the exponent, in the direction in which the law extends
+        slope = ((mode - loc) / scale).abs()  # of the exponent at the mode
         reach = 2 * _DROP / (slope + (slope.square() + 2 * _DROP).sqrt())
         total, first, second = (torch.zeros_like(mode) for _ in range(3))
         for sign, bound in ((1.0, high), (-1.0, low)):
