@@ -55,7 +55,7 @@ BANDS: dict[str, Callable[..., str]] = {
 
 
 def cell(name: str, row: tuple[float, ...], precision: str) -> dict[str, Any]:
-    """Largest errors at one set of parameters: of each value, of its slopes by each parameter, of the quantile's."""
+    """Largest errors at one set of parameters: of each value and of its derivatives, in each parameter."""
     dtype, z_values = PRECISIONS[precision]
     grid = accuracy.HARD[name]
     at = accuracy.points(name, rows=[row], z_values=z_values, dtype=dtype)
@@ -64,9 +64,9 @@ def cell(name: str, row: tuple[float, ...], precision: str) -> dict[str, Any]:
     worst: dict[str, float] = {}
 
     def keep(title: str, error: torch.Tensor) -> None:
-        seen = error[~error.isnan()]
-        if len(seen):
-            worst[title] = max(worst.get(title, 0.0), seen.max().item())
+        defined = error[~error.isnan()]
+        if len(defined):
+            worst[title] = max(worst.get(title, 0.0), defined.max().item())
 
     for quantity in VALUES:
         keep(quantity, errors[quantity])
@@ -86,18 +86,18 @@ def cell(name: str, row: tuple[float, ...], precision: str) -> dict[str, Any]:
 
 
 def summarised(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One line per family, band and precision: the largest error of each column, and the parameters that have it."""
+    """One line per family, band and precision: the largest error of each column and its parameters."""
     lines: dict[tuple[str, str, str], dict[str, Any]] = {}
-    for one in cells:
-        key = (one["precision"], one["family"], one["band"])
+    for result in cells:
+        key = (result["precision"], result["family"], result["band"])
         line = lines.setdefault(
             key, {"precision": key[0], "family": key[1], "band": key[2], "points": 0, "z": [0.0, 0.0], "worst": {}}
         )
-        line["points"] += one["points"]
-        line["z"] = [min(line["z"][0], one["farthest_z"][0]), max(line["z"][1], one["farthest_z"][1])]
-        for title, error in one["worst"].items():
+        line["points"] += result["points"]
+        line["z"] = [min(line["z"][0], result["farthest_z"][0]), max(line["z"][1], result["farthest_z"][1])]
+        for title, error in result["worst"].items():
             if error >= line["worst"].get(title, {"error": -1.0})["error"]:
-                line["worst"][title] = {"error": error, "parameters": one["parameters"]}
+                line["worst"][title] = {"error": error, "parameters": result["parameters"]}
     return list(lines.values())
 
 
@@ -153,7 +153,7 @@ def run(shrink: int, console: Console) -> dict[str, Any]:
 
 
 def largest(document: dict[str, Any], families: list[str]) -> str:
-    """Largest errors of some families in float64: of z, of any value, of any slope."""
+    """Largest errors of families in float64: of z, of any value, of any derivative."""
     lines = [line for line in document["lines"] if line["precision"] == "float64" and line["family"] in families]
     errors = [(title, entry["error"]) for line in lines for title, entry in line["worst"].items()]
     values = max(error for title, error in errors if title in VALUES)
@@ -162,7 +162,7 @@ def largest(document: dict[str, Any], families: list[str]) -> str:
 
 
 def _finite(document: Any) -> Any:
-    """The same with infinity, for which JSON has no word, as a huge number."""
+    """Replace infinity, which JSON lacks, by the largest float."""
     if isinstance(document, dict):
         return {key: _finite(value) for key, value in document.items()}
     if isinstance(document, list):
@@ -175,7 +175,7 @@ def main() -> int:
     parser.add_argument(
         "--out", type=Path, default=Path("runs/family_accuracy"), help="folder for result.json, table.md"
     )
-    parser.add_argument("--shrink", type=int, default=1, help="take only every n-th set of parameters")
+    parser.add_argument("--shrink", type=int, default=1, help="use only every n-th set of parameters")
     options = parser.parse_args()
     torch.set_num_threads(1)
     try:

@@ -1,4 +1,4 @@
-"""Train a small regressor under five noises, assumed right and wrong, and show its residuals before and after."""
+"""Train a small regressor under five kinds of noise, with right and wrong families, before and after f-Cal."""
 
 import argparse
 import copy
@@ -43,10 +43,10 @@ STAGES = {
 LEVELS = (0.683, 0.9, 0.95)
 FARTHEST = 6.0  # edge of the histograms of z
 BINS = 48
-PARTS = 10  # of the range of x, in each of which the scale of z is looked at
-LEAST = 0.02  # of a predicted scale
+BINS_OF_X = 10  # in each of which the scale of z is measured
+LEAST = 0.02  # smallest predicted scale
 
-Law = Callable[[Tensor], Distribution]
+Noise = Callable[[Tensor], Distribution]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,14 +70,14 @@ class Config:
     def __post_init__(self) -> None:
         for name in ("train_rows", "calibration_rows"):
             check_integer(name, getattr(self, name), at_least=2, at_most=1_000_000)
-        check_integer("test_rows", self.test_rows, at_least=100 * PARTS, at_most=1_000_000)
+        check_integer("test_rows", self.test_rows, at_least=100 * BINS_OF_X, at_most=1_000_000)
         for name in ("train_steps", "tune_steps", "seeds", "df"):
             check_integer(name, getattr(self, name), at_least=1, at_most=1_000_000)
         check_integer("hidden", self.hidden, at_least=1, at_most=4096)
         for name in ("train_rate", "tune_rate"):
             check_number(name, getattr(self, name), low=1e-9, high=1.0)
         check_number("lam", self.lam, low=0.0, high=1.0)
-        fcal.FCalLoss(self.divergence, on=self.on, df=self.df)  # unknown names are refused here
+        fcal.FCalLoss(self.divergence, on=self.on, df=self.df)  # rejects unknown names
 
 
 # The truth
@@ -88,18 +88,18 @@ def middle(x: Tensor) -> Tensor:
 
 
 def spread(x: Tensor) -> Tensor:
-    """Standard deviation of the noise; but for Gamma's, which is that of its mean by the root of 2."""
+    """Standard deviation of the noise, except Gamma noise, whose standard deviation is its mean divided by sqrt(2)."""
     return 0.1 + 0.5 * torch.sigmoid(1.5 * x)
 
 
 def true_mixture(x: Tensor) -> Distribution:
-    """Seven targets of ten near one value, three near another; the mean is the middle and the variance the spread's."""
+    """Seven targets of ten near one value, three near another; ``middle`` is the mean and ``spread`` the sd."""
     weights = torch.tensor([0.7, 0.3]).expand(len(x), 2)
     m, s = middle(x).unsqueeze(-1), spread(x).unsqueeze(-1)
     return MixtureSameFamily(Categorical(weights), Normal(m + s * torch.tensor([-0.6, 1.4]), (0.4 * s).expand(-1, 2)))
 
 
-TRUTHS: dict[str, Law] = {
+TRUTHS: dict[str, Noise] = {
     "gaussian": lambda x: Normal(middle(x), spread(x)),
     "laplace": lambda x: Laplace(middle(x), spread(x) / math.sqrt(2)),
     "student_t": lambda x: StudentT(torch.full_like(x, 4.0), middle(x), spread(x) / math.sqrt(2)),
@@ -120,13 +120,13 @@ class Rows:
 
 
 def draw(noise: str, count: int, generator: torch.Generator) -> Rows:
-    """Rows under a noise; the same generator gives all noises the same inputs and the same luck."""
+    """Rows under a noise; the same generator gives all noises the same inputs and the same random numbers."""
     x = 6 * torch.rand(count, generator=generator) - 3
-    luck = torch.rand(count, generator=generator, dtype=torch.float64).clamp(min=1e-15)
-    return Rows(x, fcal.distributions.quantile(TRUTHS[noise](x), luck).to(x.dtype))
+    uniform = torch.rand(count, generator=generator, dtype=torch.float64).clamp(min=1e-15)
+    return Rows(x, fcal.distributions.quantile(TRUTHS[noise](x), uniform).to(x.dtype))
 
 
-# The regressor: always two numbers per row; a head makes them a law, some with a shape to learn
+# The regressor: two outputs, which a head turns into a distribution, some with a learned shape
 
 
 def positive(raw: Tensor) -> Tensor:
@@ -144,7 +144,7 @@ class LaplaceHead(nn.Module):
 
 
 class StudentTHead(nn.Module):
-    """One number of degrees of freedom for all rows, above 1.5, so that there is a mean."""
+    """Degrees of freedom shared by all rows, above 1.5, so that the mean exists."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -162,7 +162,7 @@ class GammaHead(nn.Module):
 
 
 class MixtureHead(nn.Module):
-    """Two normal laws; their weights, places and widths in units of the row's scale are the same for all rows."""
+    """Two normal components; all rows share their weights, and their locations and widths in units of the scale."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -172,8 +172,8 @@ class MixtureHead(nn.Module):
 
     def forward(self, a: Tensor, b: Tensor) -> Distribution:
         a, scale = a.unsqueeze(-1), positive(b).unsqueeze(-1)
-        parts = Normal(a + scale * self.places, scale * positive(self.widths))
-        return MixtureSameFamily(Categorical(logits=self.logits.expand(len(a), 2)), parts)
+        components = Normal(a + scale * self.places, scale * positive(self.widths))
+        return MixtureSameFamily(Categorical(logits=self.logits.expand(len(a), 2)), components)
 
 
 HEADS: dict[str, type[nn.Module]] = {
@@ -197,15 +197,15 @@ class Regressor(nn.Module):
 
     def forward(self, x: Tensor) -> Distribution:
         a, b = self.layers(x.unsqueeze(-1)).unbind(-1)
-        law: Distribution = self.head(a, b)
-        return law
+        pred: Distribution = self.head(a, b)
+        return pred
 
 
 # One cell: a noise, an assumed family, a seed
 
 
 def assumable(noise: str) -> list[str]:
-    """Families that can be assumed: a Gamma law only where all targets are positive."""
+    """Families that can be assumed: Gamma only where all targets are positive."""
     return [family for family in NOISES if family != "gamma" or noise == "gamma"]
 
 
@@ -215,7 +215,7 @@ def pairs() -> Iterator[tuple[str, str]]:
 
 def train(net: Regressor, loss: Callable[[Regressor], Tensor], *, steps: int, rate: float) -> Regressor:
     optimizer = torch.optim.Adam(net.parameters(), rate)
-    slower = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.05, steps)  # so that no last step is a wild one
+    slower = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.05, steps)  # so that the last steps are small
     for _ in range(steps):
         optimizer.zero_grad()
         loss(net).backward()
@@ -225,7 +225,7 @@ def train(net: Regressor, loss: Callable[[Regressor], Tensor], *, steps: int, ra
 
 
 def criteria(config: Config, family: str) -> dict[str, nn.Module]:
-    """The second terms of the tuning. Gamma has no location that could be detached from them."""
+    """Second terms of the tuning loss. Gamma has no location to detach."""
     detach = family != "gamma"
     return {
         "after": fcal.FCalLoss(config.divergence, config.df, on=config.on, detach_mean=detach),
@@ -235,17 +235,17 @@ def criteria(config: Config, family: str) -> dict[str, nn.Module]:
 
 
 def fit(config: Config, family: str, rows: Rows, seed: int) -> dict[str, Regressor]:
-    """The regressor after each stage, all stages but the first tuned from the first."""
-    mine, others = rows.part(0, config.train_rows), rows.part(config.train_rows, len(rows.x))
+    """The regressor after each stage; all later stages start from the first."""
+    own, others = rows.part(0, config.train_rows), rows.part(config.train_rows, len(rows.x))
     likelihood = fcal.losses.NLLLoss()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         net = Regressor(family, config.hidden)
-    train(net, lambda net: likelihood(net(mine.x), mine.y), steps=config.train_steps, rate=config.train_rate)
+    train(net, lambda net: likelihood(net(own.x), own.y), steps=config.train_steps, rate=config.train_rate)
 
     def tuned(criterion: nn.Module) -> Regressor:
         def loss(net: Regressor) -> Tensor:
-            first, second = likelihood(net(mine.x), mine.y), criterion(net(others.x), others.y)
+            first, second = likelihood(net(own.x), own.y), criterion(net(others.x), others.y)
             return (1 - config.lam) * first + config.lam * second
 
         return train(copy.deepcopy(net), loss, steps=config.tune_steps, rate=config.tune_rate)
@@ -261,19 +261,19 @@ def kolmogorov(z: Tensor) -> float:
 
 
 def kolmogorov_of_perfect(count: int) -> float:
-    """Mean of that distance for N(0, 1) itself, for many rows."""
+    """Expected distance for samples of N(0, 1), for many rows."""
     return math.sqrt(math.pi / 2) * math.log(2) / math.sqrt(count)
 
 
 def scale_error_by_x(z: Tensor, x: Tensor) -> float:
-    """Root mean square over parts of the range of x of the log of the scale of z there; 0 where sigma follows x."""
-    part = ((x + 3) / 6 * PARTS).long().clamp(0, PARTS - 1)
-    logs = [0.5 * z[part == k].square().mean().log().item() for k in range(PARTS)]
+    """Root mean square of the log of the scale of z in bins of x; 0 if sigma follows x."""
+    bin_of_x = ((x + 3) / 6 * BINS_OF_X).long().clamp(0, BINS_OF_X - 1)
+    logs = [0.5 * z[bin_of_x == k].square().mean().log().item() for k in range(BINS_OF_X)]
     return math.sqrt(fmean(value * value for value in logs))
 
 
 def histogram(z: Tensor) -> list[int]:
-    """Counts below the range, in equal bins of it, and above."""
+    """Counts below the range, in equal bins, and above."""
     inner = torch.histc(z, BINS, -FARTHEST, FARTHEST).long().tolist()
     return [int((z < -FARTHEST).sum()), *inner, int((z > FARTHEST).sum())]
 
@@ -298,7 +298,7 @@ def measure(pred: Distribution, noise: str, test: Rows) -> dict[str, Any]:
 
 
 def cell(config: Config, noise: str, family: str, seed: int) -> dict[str, Any]:
-    """Every stage of one regressor, and the oracle, on rows that none of them has seen."""
+    """Every stage of one regressor, and the oracle, on test rows."""
     generator = torch.Generator().manual_seed(seed)
     rows = draw(noise, config.train_rows + config.calibration_rows, generator)
     test = draw(noise, config.test_rows, generator)
@@ -339,7 +339,7 @@ def right_and_gaussian(noise: str) -> list[str]:
 
 
 def main_table(document: dict[str, Any]) -> list[list[str]]:
-    """Before and after, the right family and the Gaussian one assumed."""
+    """Before and after f-Cal, with the right family and with the Gaussian."""
     perfect = kolmogorov_of_perfect(document["config"]["test_rows"])
     ideal = ["1", "0", "68.3 %", "90 %", "95 %", "0.27 %", f"{perfect:.3f}", "low", "low", "low"]
     lines = [["noise", "assumed", "trained by", *(title for title, _ in COLUMNS.values())]]
@@ -356,13 +356,13 @@ def main_table(document: dict[str, Any]) -> list[list[str]]:
 
 
 def excess(document: dict[str, Any], noise: str, family: str, stage: str) -> float:
-    """Mean negative log-likelihood beyond that of the oracle."""
+    """Excess of the mean negative log-likelihood over that of the oracle."""
     cell = document["cells"][noise][family][stage]
     return cell["nll"]["mean"] - document["oracle"][noise]["nll"]["mean"]
 
 
 def matrix(document: dict[str, Any], stage: str) -> list[list[str]]:
-    """KS and likelihood lost, every family assumed under every noise."""
+    """KS and excess NLL of every family under every noise."""
     lines = [["noise", *(f"as {title}" for title in NOISES.values())]]
     for noise in NOISES:
         line = [NOISES[noise]]
@@ -378,7 +378,7 @@ def matrix(document: dict[str, Any], stage: str) -> list[list[str]]:
 
 
 def stages_table(document: dict[str, Any]) -> list[list[str]]:
-    """The second terms side by side, the right family and the Gaussian one assumed."""
+    """Second terms compared, with the right family and with the Gaussian."""
     lines = [["noise", "assumed", *(f"{title}" for title in STAGES.values())]]
     for noise in NOISES:
         for family in right_and_gaussian(noise):
@@ -398,7 +398,7 @@ def as_markdown(lines: list[list[str]]) -> str:
 
 
 def tables(document: dict[str, Any]) -> dict[str, str]:
-    """Every table as a file's name and its Markdown."""
+    """File name and Markdown of every table."""
     return {
         "table.md": as_markdown(main_table(document)),
         "matrix_before.md": as_markdown(matrix(document, "before")),
@@ -428,7 +428,7 @@ def normal_density(at: Tensor) -> Tensor:
 
 
 def density(counts: list[int]) -> Tensor:
-    """Density of z in the bins, of all rows that were counted, also those beyond the bins."""
+    """Density of z in the bins, relative to all rows, also those outside the bins."""
     return torch.tensor(counts[1:-1], dtype=torch.float64) / (sum(counts) * 2 * FARTHEST / BINS)
 
 
@@ -442,7 +442,7 @@ def panel(ax: Axes, summary: dict[str, Any], stage: str) -> None:
 
 
 def histograms(document: dict[str, Any]) -> Figure:
-    """Rows are noises; columns the right family before and after, then the Gaussian one."""
+    """Rows are noises; columns are the right family before and after, then the Gaussian."""
     figure = Figure(figsize=(10.5, 11), layout="constrained")
     axes = figure.subplots(len(NOISES), 4, sharex=True, sharey=True)
     titles = [
@@ -465,7 +465,7 @@ def histograms(document: dict[str, Any]) -> Figure:
 
 
 def tails(document: dict[str, Any]) -> Figure:
-    """After f-Cal, on a logarithmic scale: what the right family and the Gaussian one leave in the tails."""
+    """Density after f-Cal on a logarithmic scale, for the right family and the Gaussian."""
     figure = Figure(figsize=(12, 3.6), layout="constrained")
     line = torch.linspace(-FARTHEST, FARTHEST, 241)
     axes = figure.subplots(1, len(NOISES), sharex=True, sharey=True)
@@ -487,7 +487,7 @@ def tails(document: dict[str, Any]) -> Figure:
 
 
 def summarised(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Mean and spread over seeds of every number; counts added up."""
+    """Mean and standard deviation over seeds; counts are summed."""
     summary: dict[str, Any] = {}
     for name in runs[0]:
         values = [run[name] for run in runs]
@@ -499,31 +499,31 @@ def summarised(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def finished(path: Path, config: Config) -> dict[str, Any] | None:
-    """A cell that an interrupted run has left, if its settings were these."""
+    """Cell of an interrupted run with the same settings, or None."""
     try:
-        left = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return left["stages"] if left.get("config") == asdict(config) else None
+    return document["stages"] if document.get("config") == asdict(config) else None
 
 
 def run(config: Config, folder: Path, console: Console) -> dict[str, Any]:
-    """All cells; each is kept in ``folder`` until the results are written."""
-    found: dict[tuple[str, str], list[dict[str, Any]]] = {pair: [] for pair in pairs()}
+    """All cells; each is saved in ``folder`` until the results are written."""
+    cells: dict[tuple[str, str], list[dict[str, Any]]] = {pair: [] for pair in pairs()}
     with Progress(console=console, disable=not console.is_terminal) as progress:
-        task = progress.add_task("training", total=len(found) * config.seeds)
+        task = progress.add_task("training", total=len(cells) * config.seeds)
         for seed in range(config.seeds):
-            for noise, family in found:
+            for noise, family in cells:
                 path = folder / f"{noise}-{family}-{seed}.json"
                 stages = finished(path, config)
                 if stages is None:
                     stages = cell(config, noise, family, seed)
                     write_json(path, {"config": asdict(config), "stages": stages})
-                found[noise, family].append(stages)
+                cells[noise, family].append(stages)
                 progress.advance(task)
 
     def stage_of(noise: str, family: str, stage: str) -> dict[str, Any]:
-        return summarised([stages[stage] for stages in found[noise, family]])
+        return summarised([stages[stage] for stages in cells[noise, family]])
 
     return {
         "config": asdict(config),
