@@ -1,4 +1,4 @@
-"""Bokeh: the same bytes for everyone, splits that stay apart, and noise that is what it says."""
+"""Bokeh: images equal on every machine, disjoint splits, and noise of the declared distribution."""
 
 import hashlib
 import os
@@ -89,7 +89,7 @@ def test_seeds_differ_and_noise_leaves_the_images_alone():
         assert not torch.equal(noisy["target"], base["target"])
 
 
-# -- ways to ask
+# -- indexing
 
 
 def test_samples_are_the_same_however_they_are_asked_for():
@@ -274,7 +274,7 @@ def test_residuals_under_the_law_are_standard_normal(noise, regime):
 
 @pytest.mark.parametrize("noise", NOISES)
 def test_sigma_is_the_standard_deviation_of_the_noise(noise):
-    # Errors over sigma have mean 0 and variance 1 by definition, whatever the law; six standard errors.
+    # Errors over sigma have mean 0 and variance 1 by definition, for any distribution; six standard errors.
     dataset = Bokeh("train", BokehConfig(noise=noise, images=20_000, size=8, radius=0.2, shape=10.0))
     batch = everything(dataset)
     errors = ((batch["target"] - batch["truth"]) / batch["sigma"]).double().numpy().ravel()
@@ -300,7 +300,7 @@ def test_heteroscedastic_sigma_falls_with_the_distance_to_the_nearest_distractor
     away = np.hypot(discs.x / 1024 - truth[:, :1], discs.y / 1024 - truth[:, 1:])
     nearest = np.where(red | (discs.radius < 0), np.inf, away).min(axis=1)
     order = np.argsort(nearest)
-    # Centres of distractors are rounded to 1/1024 for painting, sigma knows them exactly: only steps beyond count.
+    # Centres of distractors are rounded to 1/1024 for rendering, not for sigma: only larger differences count.
     later = np.searchsorted(nearest[order], nearest[order] + 2e-3)
     followed = later < len(order)
     assert (sigma[order][followed] > sigma[order][later[followed]]).mean() == 1
@@ -335,7 +335,7 @@ def test_sigma_does_not_depend_on_the_last_digits_of_an_exponential(monkeypatch)
     assert_same(dict(Bokeh("train", config)[:]), dict(expected))
 
 
-# -- what is refused
+# -- rejected input
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Random numbers by position."""
+"""Counter-based random numbers."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Painted discs, against pixels one by one and in whole numbers."""
+"""Rendered discs against a loop over pixels in integer arithmetic."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def drawn(count: int, each: int, size: int, seed: int = 0, largest: float = 0.3)
 
 
 def by_distance(discs: Discs, size: int) -> np.ndarray:
-    """Every pixel compared with every disc, in whole numbers; the last disc wins."""
+    """Every pixel compared with every disc, in integer arithmetic; the last disc wins."""
     centres = 16 * np.arange(size, dtype=np.int64) + 8
     images = np.empty((len(discs), size, size, 3), np.uint8)
     images[...] = discs.background[:, None, None]

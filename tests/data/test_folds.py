@@ -1,4 +1,4 @@
-"""Folds: who holds out which row."""
+"""Assignment of rows to folds."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Laws of label noise: mean, standard deviation, shape, and labels that follow them."""
+"""Distributions of label noise: mean, standard deviation, shape, and the labels drawn from them."""
 
 import numpy as np
 import pytest

@@ -121,7 +121,7 @@ HARD: dict[str, Grid] = {
         "mixture of Normal",
         [
             (*_PAIR, -1.0, 2.0, 0.7, 1.6),
-            (*_PAIR, 0.0, 0.0, 1.0, 30.0),  # a narrow law in a wide one
+            (*_PAIR, 0.0, 0.0, 1.0, 30.0),  # a narrow component in a wide one
             (-20.0, 0.0, -5.0, 5.0, 1.0, 1.0),  # a weight of 2e-9
             (0.0, 0.0, -20.0, 20.0, 1.0, 1.0),  # the median in a gap
         ],
@@ -147,7 +147,7 @@ HARD: dict[str, Grid] = {
 
 @dataclass(frozen=True)
 class Points:
-    """Points of a family's grid: parameters ``(N, P)``, residuals that were asked for and values ``(N,)``."""
+    """Points of a family's grid: parameters ``(N, P)``, requested residuals and values ``(N,)``."""
 
     parameters: Tensor
     z: Tensor
@@ -197,14 +197,14 @@ def points(
 
 
 def chosen(found: Points, count: int, seed: int) -> Points:
-    """A seeded part of the points."""
+    """A seeded sample of the points."""
     if len(found.y) <= count:
         return found
     return found.part(torch.tensor(sorted(random.Random(seed).sample(range(len(found.y)), count))))
 
 
 def measured(grid: Grid, at: Points) -> dict[str, Tensor]:
-    """Residual, log-tails and their gradients by fcal; quantile and its gradients where a z was asked for."""
+    """Residual, log-tails and their gradients by fcal; quantile and its gradients where a z was requested."""
     result: dict[str, Tensor] = {}
     for title, function in (("z", fcal.standardize), ("log_cdf", log_cdf), ("log_survival", log_survival)):
         y, rows = at.y.clone().requires_grad_(), at.parameters.clone().requires_grad_()
@@ -282,7 +282,7 @@ def _floor(title: str, wanted: dict[str, Tensor], at: Points) -> Tensor:
 
 
 def _compared(title: str, wanted: dict[str, Tensor], at: Points) -> Tensor:
-    """Quantiles where a z was asked for; their gradients where the rounding of y leaves z alone."""
+    """Quantiles where a z was requested; their gradients where the rounding of y leaves z alone."""
     if "quantile" not in title:
         return torch.tensor(True)
     asked = ~at.z.isnan()

@@ -119,7 +119,7 @@ def test_residuals_of_own_draws_are_standard_normal(name):
 
 @pytest.mark.parametrize("z", [-37.0, -12.0, -1e-3, 0.5, 12.0, 37.0])
 def test_logit_of_uniform_keeps_both_tails(z):
-    # torch's recipe for a logistic law; 1 - sigmoid(y) would be 0 from y = 37 on
+    # torch's recipe for a logistic distribution; 1 - sigmoid(y) would be 0 from y = 37 on
     loc, scale = torch.tensor(0.3, dtype=torch.float64), torch.tensor(1.7, dtype=torch.float64)
     base = distributions.Uniform(torch.zeros((), dtype=torch.float64), torch.ones((), dtype=torch.float64))
     recipe = [transforms.SigmoidTransform().inv, transforms.AffineTransform(loc, scale)]
@@ -216,7 +216,7 @@ def test_multivariate_residuals_pass_gradcheck():
 
 
 class Triangular(distributions.Distribution):
-    """A user's own family on (0, 1): F(y) = y^2."""
+    """A custom family on (0, 1): F(y) = y^2."""
 
     arg_constraints = {"top": distributions.constraints.positive}
     support = distributions.constraints.positive
@@ -463,7 +463,7 @@ def test_subclass_with_its_own_constructor_works_by_its_family():
 
 
 def test_transforms_of_a_law_on_part_of_the_line_are_accepted():
-    # torch builds Kumaraswamy from a uniform law by powers and a reflection
+    # torch builds Kumaraswamy from a uniform distribution by powers and a reflection
     law = distributions.Kumaraswamy(torch.tensor(2.0).double(), torch.tensor(3.0).double())
     y = torch.tensor([0.1, 0.5, 0.9]).double()
     probability = 1 - (1 - y**2) ** 3

@@ -100,7 +100,7 @@ SWEEPS = {
 
 
 def interior(name: str, parameters: list[Tensor]) -> tuple[Tensor | float, Tensor | float]:
-    """Bounds of a law's support."""
+    """Bounds of the support."""
     if name == "GeneralizedPareto":
         loc, scale, concentration = parameters
         end = loc - scale / concentration  # less what its own rounding may be
@@ -126,7 +126,7 @@ def test_round_trip_over_random_parameters_and_tails_is_finite_and_close(name):
     assert not y.isnan().any()
     by_quantile = torch.autograd.grad(y[y.isfinite()].sum(), parameters)
     low, high = interior(name, parameters)
-    # next to the largest number slopes are beyond it; below the least normal one y has few digits
+    # derivatives overflow next to the largest number; subnormal y has few digits
     inside = (y > low) & (y < high) & (y.abs() > torch.finfo(y.dtype).tiny) & (y.abs() < 1e300)
     assert inside.sum() > COUNT / 5
     assert all(slope[inside].isfinite().all() for slope in by_quantile)
@@ -243,7 +243,7 @@ def unchecked_mixture(first: Tensor, second: Tensor, kind, flat: list[Tensor]) -
 
 
 def components(kind, parameters: tuple[float, ...], count: int = 3, rows: int = 5) -> distributions.Distribution:
-    """Laws close to one, each a little different."""
+    """Distributions close to a given one."""
     near = 1 + 0.1 * torch.arange(rows * count, dtype=torch.float64).reshape(rows, count) / count
     return kind(*(p * near for p in parameters))
 
@@ -491,7 +491,7 @@ def test_class_agrees_with_scipy(name):
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_class_draws_from_its_own_law(name):
-    # Kolmogorov-Smirnov on 2,000 draws; the false-alarm rate is 1e-4 per law
+    # Kolmogorov-Smirnov on 2,000 draws; the false-alarm rate is 1e-4 per distribution
     torch.manual_seed(0)
     law, theirs = CLASSES[name]
     assert stats.kstest(law.sample((2000,)).numpy(), theirs.cdf).pvalue > 1e-4
@@ -514,7 +514,7 @@ def test_class_expands_and_keeps_its_dtype(kind, dtype):
 
 @pytest.mark.parametrize("kind", [AsymmetricLaplace, TruncatedNormal])
 def test_class_draws_are_differentiable(kind):
-    # the draw is the quantile of a fixed uniform, so its slope by the location is 1 when nothing is cut off
+    # the sample is the quantile of a fixed uniform number: its derivative with respect to loc is 1 without truncation
     loc = torch.zeros(100, dtype=torch.float64, requires_grad=True)
     rest = (1.0, 2.0) if kind is AsymmetricLaplace else (1.0, -50.0, 50.0)
     torch.manual_seed(0)
@@ -550,7 +550,7 @@ def test_truncated_normal_moments_hold_far_outside_the_bounds(loc, high):
 
 @pytest.mark.parametrize(("scale", "high", "y"), [(1e-8, 1.0, 0.1), (1.0, math.inf, 1e10), (1e-3, 1.0, 0.9)])
 def test_truncated_normal_slopes_hold_where_the_bounds_do_not_matter(scale, high, y):
-    # so far out in the tail of a law that is hardly cut, z is (y - loc) / scale
+    # so far out in the tail of a distribution that is hardly truncated, z is (y - loc) / scale
     loc = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
     law = TruncatedNormal(loc, *(torch.tensor(v, dtype=torch.float64) for v in (scale, 0.0, high)))
     (slope,) = torch.autograd.grad(fcal.standardize(law, torch.tensor(y, dtype=torch.float64)), loc)

@@ -1,4 +1,4 @@
-"""QuantileLaw against the normal law, quadrature and its own definition."""
+"""QuantileLaw against the normal distribution, quadrature and its definition."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""SciPy's own checks of a continuous law, run on every scalar family by an adapter that computes with fcal.
+"""SciPy's own checks of a continuous distribution, run on every scalar family by an adapter that computes with fcal.
 
 Which checks run for which law is decided by ``LAWS`` alone. Not run, and why:
 
@@ -39,7 +39,7 @@ Ends = tuple[float, float]
 
 @dataclass(frozen=True)
 class Law:
-    """A family with parameters that leave it four moments, and where it lives."""
+    """A family with parameters that leave it four moments, and its support."""
 
     kind: Callable[..., distributions.Distribution]
     parameters: tuple[float, ...]
@@ -150,7 +150,7 @@ def test_scipy_moments(name):
     if not LAWS[name].has_moments:
         pytest.skip("it has none")
     law, args = adapter(name), LAWS[name].parameters
-    mean, variance = moments(name)  # torch's or ours, while the law itself integrates its density
+    mean, variance = moments(name)  # torch's or ours, while the distribution integrates its density
     checks.check_mean_expect(law, args, mean, name)
     checks.check_var_expect(law, args, mean, variance, name)
     m, v, s, k = law.stats(*args, moments="mvsk")
@@ -213,7 +213,7 @@ def test_scipy_plumbing(name):
 
 
 def test_scipy_kolmogorov_smirnov_of_own_draws(name):
-    # 2,000 draws of torch's own sampler; the false-alarm rate is 1e-4 per law
+    # 2,000 draws of torch's own sampler; the false-alarm rate is 1e-4 per distribution
     torch.manual_seed(0)
     law, args = adapter(name), LAWS[name].parameters
     draws = LAWS[name].kind(*(torch.tensor(p, dtype=torch.float64) for p in args)).sample((2000,)).numpy()

@@ -1,4 +1,4 @@
-"""Warped laws against quadrature, closed forms of special maps, and SciPy."""
+"""Warped distributions against quadrature, closed forms of special maps, and SciPy."""
 
 import math
 
@@ -59,7 +59,7 @@ CASES = [pytest.param(base, name, id=f"{base}-{name}") for base in BASES for nam
 
 
 def warped(base: str, name: str) -> tuple[Warped, list[float]]:
-    """A law, and points that split the line into parts in which it is smooth and none too wide."""
+    """A distribution, and points that split the line into intervals in which it is smooth."""
     law, low, high = BASES[base]
     own = Warped(law, MAPS[name])
     scores = torch.special.ndtr(f64(-7.0, -5.5, *(0.125 * k for k in range(-32, 33)), 5.5, 7.0))
@@ -71,7 +71,7 @@ def warped(base: str, name: str) -> tuple[Warped, list[float]]:
 
 
 def bends(law: Distribution) -> list[float]:
-    """Where the base itself is not smooth."""
+    """Points where the base is not smooth."""
     if isinstance(law, QuantileLaw):
         return law.values.tolist()
     return (1 + 2 * law.warp.segments.x).tolist() if isinstance(law, Warped) else []
@@ -82,7 +82,7 @@ def normal_probability(z: torch.Tensor) -> torch.Tensor:
 
 
 def integral(function, edges: list[float]) -> float:
-    """By 20-point Gauss-Legendre rules in each part, all at once."""
+    """By 20-point Gauss-Legendre rules in each interval, all at once."""
     nodes, weights = (torch.from_numpy(v) for v in np.polynomial.legendre.leggauss(20))
     low, high = f64(*edges[:-1]).unsqueeze(-1), f64(*edges[1:]).unsqueeze(-1)
     x = low + (high - low) * (nodes + 1) / 2
@@ -95,7 +95,7 @@ def test_warped_density_integrates_to_one_and_gives_mean_and_variance(base: str,
     assert integral(lambda y: law.log_prob(y).exp(), edges) == pytest.approx(1, abs=1e-6)
     mean = integral(lambda y: y * law.log_prob(y).exp(), edges)
     variance = integral(lambda y: (y - mean) ** 2 * law.log_prob(y).exp(), edges)
-    # our panels do not end at bends of an inner law, nor where a mixture goes from one component to the next
+    # our panels do not end at kinks of an inner distribution, nor where a mixture changes between components
     tolerance = 3e-4 if bends(BASES[base][0]) else 1e-4 if base == "mixture" else 1e-5
     assert law.mean.item() == pytest.approx(mean, abs=tolerance * math.sqrt(variance))
     assert law.variance.item() == pytest.approx(variance, rel=3 * tolerance)
@@ -183,7 +183,7 @@ def test_warped_far_tails_of_other_bases_stay_finite():
 
 
 def test_warped_draws_follow_its_law():
-    # Kolmogorov-Smirnov on 5000 seeded draws each; false-alarm rate 1e-4 per law
+    # Kolmogorov-Smirnov on 5000 seeded draws each; false-alarm rate 1e-4 per distribution
     torch.manual_seed(0)
     for name, warp in MAPS.items():
         law = Warped(Gamma(f64(3.0), f64(2.0)), warp)
@@ -255,7 +255,7 @@ def test_warped_gradients_reach_a_beta_map_through_quantiles_too():
 
 
 def test_warped_has_no_variance_where_the_map_makes_tails_too_heavy():
-    # residuals of a Student-t law with 6 degrees of freedom times 2: tail index 6 / 4
+    # residuals of a Student-t distribution with 6 degrees of freedom times 2: tail index 6 / 4
     law = Warped(StudentT(f64(6.0), f64(0.0), f64(1.0)), AffineMap(f64(0.0), f64(2.0)))
     assert law.variance.item() == math.inf
     assert law.mean.item() == pytest.approx(0, abs=1e-3)

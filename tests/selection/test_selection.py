@@ -1,4 +1,4 @@
-"""Families of noise: the true one is found where the data suffice, and they say so where they do not."""
+"""Selection of the family of noise: the true family where the data suffice, and no family where they do not."""
 
 import math
 
@@ -58,7 +58,7 @@ def test_families_that_few_data_cannot_tell_apart_are_not_told():
     ],
 )
 def test_fitted_law_is_as_likely_as_the_one_of_scipy(name, log_density):
-    """But for strays, a thousandth of the errors, which cost 0.001 each."""
+    """Up to outliers, a thousandth of the errors, which cost 0.001 each."""
     errors = drawn(name, 1000)
     ours = float(fitted_to(errors, CANDIDATES[name]).log_likelihood(errors).mean())
     assert ours == pytest.approx(log_density(errors.numpy()).mean(), abs=0.003)

@@ -196,8 +196,8 @@ class QuantileLaw(Distribution):
 
     def __init__(self, levels: Tensor | list[float], values: Tensor, validate_args: bool | None = None) -> None:
         if not isinstance(values, Tensor) or not values.is_floating_point():
-            found = values.dtype if isinstance(values, Tensor) else type(values).__name__
-            raise TypeError(f"expected `values` a tensor of a floating dtype, got {found}")
+            got = values.dtype if isinstance(values, Tensor) else type(values).__name__
+            raise TypeError(f"expected `values` a tensor of a floating dtype, got {got}")
         self.levels = _checked_levels(torch.as_tensor(levels, dtype=torch.float64, device=values.device), values)
         if validate_args is not False:
             _check_increasing(values.detach())
