@@ -20,7 +20,6 @@ from fcal.constraints import SIZE, BatchSums
 from fcal.distributions.law import Law, law_of
 from fcal.distributions.location_scale import NORMAL
 from fcal.distributions.observation import Observation, check_parameter_kinds, result_dtype
-from fcal.distributions.residual_curve import Curve, curve_of
 from fcal.losses._fused.chunked_residuals import ChunkedResiduals, leaves_of
 from fcal.losses._fused.fused_sums import (
     SumInputs,
@@ -30,6 +29,7 @@ from fcal.losses._fused.fused_sums import (
     batch_sums,
     may_overflow,
 )
+from fcal.losses._fused.residual_curve import Curve, curve_of
 from fcal.losses.batch import Batch, check_effective_count, no_values, weights_of
 
 _STEP = 1e-150

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fcal.constraints import SIZE
-from fcal.distributions.residual_curve import Curve
+from fcal.losses._fused.residual_curve import Curve
 from fcal.residuals import scaled_errors
 
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)

@@ -6,7 +6,7 @@ from torch.distributions import Laplace, Normal
 
 import fcal
 from fcal.distributions.location_scale import LAPLACE, LOGISTIC, NORMAL
-from fcal.distributions.residual_curve import curve_of
+from fcal.losses._fused.residual_curve import curve_of
 
 
 def test_curve_is_the_residual_to_the_precision_of_float32():
