@@ -1,7 +1,10 @@
-"""Sums over the ranks of a data-parallel run, with the gradient of the global batch.
+"""Collectives over the ranks of a data-parallel run, with the gradient of the global batch.
 
-Every rank holds the same loss g(S), S a sum over ranks, and its gradients are summed over ranks without scaling: that
-gives world_size * dg/dS on each rank, a factor that the averaging of DistributedDataParallel takes away again.
+Every rank computes the same loss g(S), where S is a sum over ranks, and gradients are summed over ranks without
+scaling. That gives world_size * dg/dS on each rank; the averaging of DistributedDataParallel cancels the factor.
+
+A rank that raised before a collective would leave the others waiting for their timeout. Therefore failures are
+communicated: all ranks take part in the collective, and then all ranks raise.
 """
 
 from collections.abc import Callable
@@ -14,13 +17,13 @@ Result = TypeVar("Result")
 
 
 def world_size() -> int:
-    """Number of ranks that share the batch; 1 outside of ``torch.distributed``."""
+    """Number of ranks that share the batch; 1 without ``torch.distributed``."""
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_world_size()
     return 1
 
 
-def all_reduced(local: Tensor) -> Tensor:
+def all_reduce(local: Tensor) -> Tensor:
     """Sum of a tensor over all ranks, without gradient; with one rank, the tensor itself."""
     if world_size() == 1:
         return local
@@ -32,70 +35,65 @@ def all_reduced(local: Tensor) -> Tensor:
 class _SumOverRanks(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, local: Tensor) -> Tensor:
-        return all_reduced(local)
+        return all_reduce(local)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        return all_reduced(grads[0])
+        return all_reduce(grads[0])
 
 
 def sum_over_ranks(local: Callable[[], Tensor], *, size: int, device: torch.device) -> Tensor:
-    """Sum what ``local`` returns over all ranks, with gradient; with one rank, just return it.
-
-    A rank that raised before the collective would leave the others waiting for their time-out, so its failure
-    travels with the sum: every rank takes part, then every rank raises.
+    """Sum of the vectors that ``local`` returns on all ranks, with gradient; with one rank, that vector.
 
     Args:
-        local: Computes this rank's float64 vector. Shape ``(size,)``.
-        size: Length of that vector, needed when ``local`` raises.
-        device: Device of that vector.
+        local: Computes the float64 vector of this rank. Shape ``(size,)``.
+        size: Length of the vector, needed if ``local`` raises.
+        device: Device of the vector.
 
     Returns:
         The sum, the same on every rank. Shape ``(size,)``.
 
     Raises:
-        Exception: What ``local`` raised on this rank; a ``RuntimeError`` where it raised on others only.
+        Exception: The exception of ``local`` on this rank; a ``RuntimeError`` if it raised on other ranks only.
     """
     if world_size() == 1:
         return local()
     try:
         flagged = torch.cat([local(), torch.zeros(1, dtype=torch.float64, device=device)])
     except Exception:
-        all_reduced(_flags(size + 1, 1.0, device))
+        all_reduce(_flags(size + 1, 1.0, device))
         raise
     total: Tensor = _SumOverRanks.apply(flagged)
     _raise_for_others(total[-1])
     return total[:-1]
 
 
-def together(local: Callable[[], Result], *, device: torch.device, sync: bool) -> Result:
-    """Run ``local`` on every rank; where it raises on one, it raises on all. Without ``sync``, just run it."""
+def run_on_all_ranks(local: Callable[[], Result], *, device: torch.device, sync: bool) -> Result:
+    """Run ``local`` on every rank and raise on all if it raises on one; without ``sync``, just run it."""
     if not sync or world_size() == 1:
         return local()
     try:
         result = local()
     except Exception:
-        all_reduced(_flags(1, 1.0, device))
+        all_reduce(_flags(1, 1.0, device))
         raise
-    _raise_for_others(all_reduced(_flags(1, 0.0, device))[-1])
+    _raise_for_others(all_reduce(_flags(1, 0.0, device))[-1])
     return result
 
 
-def gathered(local: Callable[[], Tensor], *, columns: int, device: torch.device, sync: bool) -> tuple[Tensor, int]:
-    """Rows of all ranks below each other, without gradient, for losses that need more of a batch than its sums.
-
-    As with :func:`sum_over_ranks`, every rank must call it, and what raises on one rank raises on all.
+def gather_rows(local: Callable[[], Tensor], *, columns: int, device: torch.device, sync: bool) -> tuple[Tensor, int]:
+    """Concatenated rows of all ranks, without gradient, for losses that need more of a batch than its sums.
 
     Args:
-        local: Computes this rank's float64 rows. Shape ``(n, columns)``, n its own on every rank.
-        columns: Their length.
-        device: Their device.
-        sync: Without it, or with one rank, the rows are just this rank's.
+        local: Computes the float64 rows of this rank. Shape ``(n, columns)``; n may differ between ranks.
+        columns: Length of a row.
+        device: Device of the rows.
+        sync: If False, or with one rank, only the rows of this rank are returned.
 
     Returns:
-        The rows, the same on every rank, and where this rank's own start.
+        The rows, the same on every rank, and the index of the first row of this rank.
     """
-    own = together(local, device=device, sync=sync).detach()
+    own = run_on_all_ranks(local, device=device, sync=sync).detach()
     if not sync or world_size() == 1:
         return own, 0
     rank = distributed.get_rank()
@@ -104,14 +102,14 @@ def gathered(local: Callable[[], Tensor], *, columns: int, device: torch.device,
     distributed.all_reduce(sizes)
     padded = torch.zeros(int(sizes.max()), columns, dtype=torch.float64, device=device)
     padded[: len(own)] = own
-    parts = [torch.empty_like(padded) for _ in sizes]
-    distributed.all_gather(parts, padded)
-    rows = torch.cat([part[:size] for part, size in zip(parts, sizes.tolist(), strict=True)])
+    shards = [torch.empty_like(padded) for _ in sizes]
+    distributed.all_gather(shards, padded)
+    rows = torch.cat([shard[:size] for shard, size in zip(shards, sizes.tolist(), strict=True)])
     return rows, int(sizes[:rank].sum())
 
 
 def _flags(size: int, last: float, device: torch.device) -> Tensor:
-    """Zeros, the last of which says whether this rank failed; on a device that collectives know."""
+    """Zeros, the last of which is 1 if this rank failed; on a device that collectives support."""
     known = device if device.type in ("cpu", "cuda") else torch.device("cpu")
     flags = torch.zeros(size, dtype=torch.float64, device=known)
     flags[-1] = last

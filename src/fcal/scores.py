@@ -27,18 +27,18 @@ def nll(
 
     Args:
         pred: Prediction of any registered family.
-        target: Targets :math:`y`, shaped like the prediction's samples; NaN where missing.
+        target: Targets :math:`y`, shaped like samples of ``pred``; NaN where missing.
         valid_mask: True where a target counts; shaped like ``target`` or its rows.
         weight: Non-negative weights, shaped like ``target`` or its rows; constants for autograd.
-        reduction: ``"none"``, ``"sum"``, or ``"mean"`` over what counts. Where only some coordinates of an
-            ``Independent`` prediction count, the mean is over coordinates, times their number.
+        reduction: ``"none"``, ``"sum"``, or ``"mean"`` over the targets that count. If only some coordinates of an
+            ``Independent`` prediction count, the mean is taken over coordinates and multiplied by their number.
 
     Returns:
-        With ``"none"``, weighted scores shaped like ``pred.log_prob``, 0 where missing (so with missing targets take
-        ``reduction="mean"``, not ``.mean()``); else a scalar.
+        With ``"none"``, weighted scores shaped like ``pred.log_prob``, 0 where missing (so use ``reduction="mean"``
+        instead of ``.mean()`` if targets are missing); otherwise a scalar.
 
     Note:
-        Far tails stay exact: :math:`z^2 / 2` is never formed from an underflowed variance.
+        Accurate in the far tails: :math:`z^2 / 2` is never computed from an underflowed variance.
 
     Example:
         >>> from torch.distributions import Normal
@@ -60,11 +60,11 @@ def crps(
     weight: Tensor | None = None,
     reduction: str = "none",
 ) -> Tensor:
-    r"""Continuous ranked probability score, :math:`\int (F(x) - 1\{x \ge y\})^2 \, dx`, in the target's unit.
+    r"""Continuous ranked probability score, :math:`\int (F(x) - 1\{x \ge y\})^2 \, dx`, in the unit of the target.
 
-    A closed form where one is known, otherwise quadrature at the cost of 300 CDFs: to 1e-8 relative; to 1e-5 where a
-    density has a kink, or spikes at both ends of its support; to 1e-3 where the score is barely finite. Coordinates of
-    an ``Independent`` prediction add up, as in its ``log_prob``.
+    Computed in closed form where one is known, and otherwise by quadrature at the cost of 300 CDFs, with a relative
+    error of 1e-8; 1e-5 where the density has a kink or spikes at both ends of its support; 1e-3 where the score is
+    barely finite. Scores of the coordinates of an ``Independent`` prediction are added, as in its ``log_prob``.
 
     Args:
         pred: Prediction of any scalar family, also a mixture or under monotone transforms.
@@ -74,11 +74,11 @@ def crps(
         reduction: As for :func:`nll`.
 
     Returns:
-        Scores as for :func:`nll`; zero only for a sure and right prediction. A law with tails so heavy that the score
-        is infinite (Student-t with at most half a degree of freedom) gets a large number instead.
+        Scores as for :func:`nll`; zero only for a certain and correct prediction. Where the score is infinite because
+        of heavy tails (Student-t with at most half a degree of freedom), a large number is returned instead.
 
     Raises:
-        TypeError: A vector family; its score is :class:`fcal.losses.EnergyLoss`.
+        TypeError: The family is multivariate; use :class:`fcal.losses.EnergyLoss`.
 
     Example:
         >>> from torch.distributions import Uniform
@@ -94,7 +94,7 @@ def element_crps(observation: Observation) -> Tensor:
     law, family = observation.law, observation.law.family
     if family.crps is None or law.transforms or not _has_closed_form(law):
         largest = torch.finfo(observation.dtype).max
-        return crps_by_quadrature(law, observation.target).clamp(max=largest)  # infinite for the heaviest tails
+        return crps_by_quadrature(law, observation.target).clamp(max=largest)  # infinite for very heavy tails
     return family.crps(observation.target, *law.parameters)
 
 

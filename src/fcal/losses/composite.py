@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from fcal._checks import check_integer, check_number, is_tracing
-from fcal._ranks import sum_over_ranks, together
+from fcal._ranks import run_on_all_ranks, sum_over_ranks
 from fcal._registry import Registry
 from fcal.constraints import BatchSums
 from fcal.losses._fused import fused_loss
@@ -101,7 +101,7 @@ class CombinedLoss(BatchLoss):
         sync = getattr(self.calibration, "sync", True)
         task = NLLLoss(sync=sync) if self.task is None else self.task
         task_value, calibration_value = (
-            together(partial(_scalar, name, term, batch), device=batch.device(), sync=sync)
+            run_on_all_ranks(partial(_scalar, name, term, batch), device=batch.device(), sync=sync)
             for name, term in (("task", task), ("calibration", self.calibration))
         )
         loss: Tensor = _FORMS[self.form](task_value, calibration_value, lam)

@@ -6,7 +6,7 @@ r"""The f-Cal loss: residuals of a batch, their moments, and the divergence from
     mean, variance = moments_of_q(z)      fcal.constraints     q: sums of K squared residuals
     loss = kl(mean, variance, K)          fcal.divergences     from N(K, 2K)
 
-:meth:`FCalLoss.plain_loss` is the definition; :func:`fcal.losses._fused.fused_loss` computes the same in one pass.
+:meth:`FCalLoss.plain_loss` is the definition; :func:`fcal.losses._fused.fused_loss` computes the same in one fast pass.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fcal import divergences
 from fcal._checks import check_count, check_flag, check_integer, is_tracing
-from fcal._ranks import gathered, sum_over_ranks, world_size
+from fcal._ranks import gather_rows, sum_over_ranks, world_size
 from fcal._registry import Registry
 from fcal.constraints import (
     SIZE,
@@ -109,7 +109,7 @@ class FCalLoss(BatchLoss):
         self.df = check_integer("df", df, at_least=1)
         self.on = on
         sums = _SUMS[on]
-        self._derived_by = sums if divergences.takes_numbers(self._divergence) else None
+        self._complex_steps = sums if divergences.takes_numbers(self._divergence) else None
         self.estimator = estimator
         self._estimate = _ESTIMATORS[estimator]
         if divergences.takes_residuals(self._divergence):
@@ -124,20 +124,24 @@ class FCalLoss(BatchLoss):
 
     def of_batch(self, batch: Batch) -> Tensor:
         """The loss of a batch, non-negative; zero when its moments are those of the target distribution."""
-        if self.is_exact() and not is_tracing():
-            return fused_loss(batch, self.objective())
-        return self.plain_loss(batch)
+        return self._estimate(self, batch)
 
     def plain_loss(self, batch: Batch) -> Tensor:
-        """The loss by its definition, in differentiable tensor operations; the target of ``torch.compile``."""
-        return self._estimate(self, batch).to(batch.dtype())
+        """The exact loss by its definition: residuals, their sums, then moments and a divergence."""
+
+        def local() -> Tensor:
+            z, weight = weighted_residuals(batch.observe(), detach_mean=self.detach_mean)
+            return residual_sums(z, weight)
+
+        sums = self.over_ranks(local, SIZE, batch)
+        return self.of_sums(BatchSums(*sums.unbind())).to(batch.dtype())
 
     def is_exact(self) -> bool:
         """Whether the loss is a function of the sums of a batch, without random draws."""
         return self._estimate is _exact
 
     def of_sums(self, sums: BatchSums[Scalar]) -> Scalar:
-        """The exact loss: moments of q and of z, then their divergence."""
+        """The exact loss as a function of the sums: moments of q and of z, then their divergence."""
         distances = []
         if self.on != "z":
             distances.append(self._distance(moments_of_q(sums, self.df, finite_batch=self.finite_batch), self.df))
@@ -155,7 +159,7 @@ class FCalLoss(BatchLoss):
             raise ValueError(f"expected `divergence` of moments, got {self.divergence!r}, which takes the residuals")
         return SumsObjective(
             of_sums=self.of_sums,
-            by=self._derived_by,
+            by=self._complex_steps,
             detach_mean=self.detach_mean,
             with_nll=False,
             sync=self.sync,
@@ -183,14 +187,8 @@ def _is_scalar(value: object) -> bool:
 
 
 def _exact(loss: FCalLoss, batch: Batch) -> Tensor:
-    """Residuals, their sums, moments of q and z, a divergence."""
-
-    def local() -> Tensor:
-        z, weight = weighted_residuals(batch.observe(), detach_mean=loss.detach_mean)
-        return residual_sums(z, weight)
-
-    sums = loss.over_ranks(local, SIZE, batch)
-    return loss.of_sums(BatchSums(*sums.unbind()))
+    """One fused pass; under ``torch.compile``, which fuses by itself, the plain operations."""
+    return loss.plain_loss(batch) if is_tracing() else fused_loss(batch, loss.objective())
 
 
 def _sampled(loss: FCalLoss, batch: Batch) -> Tensor:
@@ -210,7 +208,7 @@ def _sampled(loss: FCalLoss, batch: Batch) -> Tensor:
         distances.append(loss._distance(moments, loss.df))
     if loss.on != "q":
         distances.append(loss._distance(moments_of_z(BatchSums(*residual_sums(z, weight).unbind())), None))
-    return sum(distances[1:], distances[0])
+    return sum(distances[1:], distances[0]).to(batch.dtype())
 
 
 def _of_residuals(loss: FCalLoss, batch: Batch) -> Tensor:
@@ -222,15 +220,15 @@ def _of_residuals(loss: FCalLoss, batch: Batch) -> Tensor:
         own.append(z.clamp(-_LARGEST_RESIDUAL, _LARGEST_RESIDUAL))
         return torch.stack([own[0].detach(), weight], 1)
 
-    rows, start = gathered(local, columns=2, device=batch.device(), sync=loss.sync)
+    rows, start = gather_rows(local, columns=2, device=batch.device(), sync=loss.sync)
     z, weight = rows.unbind(1)
     check_effective_count(_effective_count(weight), 0)
     distance: Tensor = loss._divergence(torch.cat([z[:start], own[0], z[start + len(own[0]) :]]), weight)
     if not loss.sync:
-        return distance
+        return distance.to(batch.dtype())
     # Every rank has the value but only the gradient of its own rows; a sum of zeros adds the gradients of the others.
     zero = sum_over_ranks(lambda: (distance - distance.detach()).reshape(1), size=1, device=batch.device())
-    return distance.detach() + zero[0]
+    return (distance.detach() + zero[0]).to(batch.dtype())
 
 
 def _effective_count(weight: Tensor) -> float:

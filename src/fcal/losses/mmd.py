@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fcal._checks import check_count, check_flag, check_integer, check_number
-from fcal._ranks import gathered
+from fcal._ranks import gather_rows
 from fcal.losses.batch import (
     Batch,
     BatchLoss,
@@ -93,7 +93,7 @@ class MMDLoss(BatchLoss):
             samples.append(self._samples(batch))
             return _summaries(samples[0])
 
-        rows, _ = gathered(summaries, columns=_SUMMARY, device=batch.device(), sync=self.sync)
+        rows, _ = gather_rows(summaries, columns=_SUMMARY, device=batch.device(), sync=self.sync)
         coordinates = samples[0].values.shape[1]
         summary = _merged(rows.reshape(-1, coordinates, _SUMMARY))
         frequencies = [self._frequencies(*numbers) for numbers in summary[:, 1:].tolist()]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fcal._checks import check_flag, check_integer, check_number, check_once
-from fcal._ranks import gathered
+from fcal._ranks import gather_rows
 from fcal._registry import Registry
 from fcal.distributions.observation import Observation
 from fcal.losses.batch import (
@@ -156,7 +156,7 @@ def _sort(loss: PCELoss, batch: Batch) -> Tensor:
         own.append(pit_values(batch.observe(widest=True)))
         return torch.stack([own[0].values.detach(), own[0].weight], dim=-1)
 
-    rows, start = gathered(local_rows, columns=2, device=batch.device(), sync=loss.sync)
+    rows, start = gather_rows(local_rows, columns=2, device=batch.device(), sync=loss.sync)
     pit = own[0]
     levels = _sorted_levels(*rows.unbind(-1))[start : start + len(pit.values)]
 

@@ -3,8 +3,8 @@
 :meth:`fcal.FCalLoss.plain_loss` defines what is computed. :func:`fused_loss` returns the same value and gradient
 without an autograd graph over the batch: it forms the sums chunk by chunk (``fused_sums``; ``chunked_residuals`` for
 families other than location and scale), differentiates the few numbers that remain by a complex step, and writes the
-gradient in a second pass. It is several times as fast from 100,000 targets on and keeps nothing of the size of the
-batch but the gradient.
+gradient in a second pass. It keeps nothing of the size of the batch but the gradient, and is about twice as fast for
+1,000 targets and ten times for a million.
 """
 
 import math
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fcal._checks import check_once, check_pair
-from fcal._ranks import all_reduced, sum_over_ranks, world_size
+from fcal._ranks import all_reduce, sum_over_ranks, world_size
 from fcal.constraints import SIZE, BatchSums
 from fcal.distributions.law import Law, law_of
 from fcal.distributions.location_scale import NORMAL
@@ -159,7 +159,7 @@ class _ChunkedLoss(torch.autograd.Function):
 def _scaled(ctx: Any, grad: Tensor) -> list[float]:
     """The derivatives by the sums times the incoming gradient, which is summed over ranks."""
     check_once("the f-Cal loss")
-    factor = (all_reduced(grad.to(torch.float64)) if ctx.sync else grad).item()
+    factor = (all_reduce(grad.to(torch.float64)) if ctx.sync else grad).item()
     return [factor * derivative for derivative in ctx.derivatives]
 
 
