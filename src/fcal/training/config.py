@@ -218,7 +218,7 @@ def splits(config: RunConfig) -> data.Splits:
 
 
 def _built(table: str, by_name: Callable[[str], Callable[..., Any]], config: DataConfig | ModelConfig) -> Any:
-    """What the factory of a config's name makes of its options; a misspelt option is refused with the nearest name."""
+    """Call the named factory with the options; the error for a misspelt option suggests the nearest name."""
     with errors_name(f"{table}.name"):
         factory = by_name(config.name)
     with errors_name(f"{table}.options"):

@@ -160,7 +160,7 @@ def invalid_parameter(pred: Distribution | Tensor) -> InvalidParameter | None:
     if not isinstance(pred, Distribution):
         return None if is_finite(pred) else _first_invalid("a tensor with", pred, pred.isfinite(), constraints.real)
     for name, constraint in pred.arg_constraints.items():
-        value = vars(pred).get(name)  # others are derived from those that are given
+        value = vars(pred).get(name)  # the others are derived from these
         if not isinstance(value, Tensor) or constraints.is_dependent(constraint):
             continue
         finite = value.isfinite() | (value == -math.inf) if name == "logits" else value.isfinite()
