@@ -58,7 +58,7 @@ def __getattr__(name: str) -> Any:
     try:
         module = importlib.import_module(f"fcal.training.{_MODULE_OF[name]}")
     except ModuleNotFoundError as error:
-        if error.name != "lightning":
+        if (error.name or "").partition(".")[0] != "lightning":
             raise
         raise ImportError("expected lightning for training; pip install 'fcal[train]'") from error
     return getattr(module, name)
