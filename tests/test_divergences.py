@@ -231,7 +231,7 @@ def test_chi2_moments_without_df_is_kl():
 
 @pytest.mark.parametrize("df", [None, 1, 75, 99_999])
 @pytest.mark.parametrize("name", OF_MOMENTS)
-def test_divergence_and_its_gradient_vanish_where_the_laws_agree(name, df):
+def test_divergence_and_its_gradient_vanish_where_the_distributions_agree(name, df):
     inputs = [torch.tensor(v, dtype=torch.float64, requires_grad=True) for v in scaled(0.0, 1.0, df)[:2]]
     found = divergences.by_name(name)(*inputs, df)
     assert abs(found.item()) <= 1e-15
@@ -267,7 +267,7 @@ def test_divergence_returns_the_dtype_it_got(name):
 
 @pytest.mark.parametrize("name", ["jeffreys", "hellinger", "renyi(0.5)", "total_variation", "jensen_shannon"])
 @pytest.mark.parametrize(("offset", "ratio"), [(0.3, 1.4), (2.0, 0.2), (1.0, 30.0)])
-def test_symmetric_divergence_may_swap_its_laws(name, offset, ratio):
+def test_symmetric_divergence_may_swap_its_arguments(name, offset, ratio):
     # seen from the fitted law, the target lies at -m / s and has the variance 1 / v
     swapped = value(name, -offset / math.sqrt(ratio), 1 / ratio, None)
     assert swapped == pytest.approx(value(name, offset, ratio, None), rel=1e-13)
@@ -279,7 +279,7 @@ def test_jeffreys_is_kl_both_ways():
         assert value("jeffreys", *case.values) == pytest.approx(both, rel=1e-12, abs=1e-14)
 
 
-def test_renyi_tends_to_kl_and_at_a_half_is_the_log_of_the_overlap():
+def test_renyi_converges_to_kl_and_at_order_one_half_is_the_log_of_the_overlap():
     for case in CASES:
         kl = value("kl", *case.values)
         assert value("renyi(1)", *case.values) == pytest.approx(kl, rel=1e-14, abs=1e-15)
@@ -349,7 +349,7 @@ def test_divergence_beyond_infinity_points_back_to_the_target(name):
 
 @pytest.mark.parametrize("df", [None, 75])
 @pytest.mark.parametrize("name", OF_MOMENTS)
-def test_divergence_of_terrible_moments_is_finite(name, df):
+def test_divergence_of_extreme_moments_is_finite(name, df):
     for mean, variance in itertools.product([-1e30, -1.0, 0.0, 1e-30, 75.0, 1e30], [1e-30, 1e-4, 2.0, 1e4, 1e30]):
         inputs = [torch.tensor(v, dtype=torch.float64, requires_grad=True) for v in (mean, variance)]
         found = divergences.by_name(name)(*inputs, df)

@@ -42,7 +42,7 @@ def test_calibration_loss_is_its_definition(family, on, p):
     torch.testing.assert_close(CalibrationLoss(on=on, p=p)(pred, y), gap.abs().pow(p).mean())
 
 
-def test_calibration_loss_can_leave_the_mean_alone():
+def test_calibration_loss_can_detach_the_mean():
     loc, scale, y = batch()
     loss = CalibrationLoss(detach_mean=True)(Normal(loc, scale), y)
     by_loc, by_scale = torch.autograd.grad(loss, [loc, scale], allow_unused=True)
@@ -69,7 +69,7 @@ def test_vector_predictions_work_coordinate_by_coordinate():
 
 
 @pytest.mark.parametrize("criterion", [BetaNLLLoss(), CalibrationLoss()])
-def test_law_without_a_variance_is_refused(criterion):
+def test_prediction_without_a_variance_is_refused(criterion):
     with pytest.raises(ValueError, match=r"expected `pred\.stddev` finite, got"):
         criterion(Cauchy(torch.zeros(5), torch.ones(5)), torch.zeros(5))
 
@@ -106,7 +106,7 @@ def test_tiny_sigma_in_float32_has_a_finite_gradient(criterion, expected):
         assert scale.grad[0].item() == pytest.approx(expected)
 
 
-def test_law_without_a_mean_of_its_own_is_refused():
+def test_prediction_without_a_mean_is_refused():
     pred = TransformedDistribution(Normal(torch.zeros(3), torch.ones(3)), [ExpTransform()])
     with pytest.raises(TypeError, match="expected `pred` with a mean and a variance, got TransformedDistribution"):
         CalibrationLoss()(pred, torch.ones(3))

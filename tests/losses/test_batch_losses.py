@@ -1,4 +1,4 @@
-"""What all losses of a whole batch share: masks, dtypes, memory, refusals, and a minimum where they should have one."""
+"""Properties of all losses of a whole batch: masks, dtypes, memory, refusals, and a minimum at the right scale."""
 
 import pickle
 
@@ -81,7 +81,7 @@ def test_bad_prediction_is_refused(make):
 
 
 @every_loss
-def test_one_prediction_serves_many_targets(make):
+def test_one_prediction_broadcasts_over_all_targets(make):
     _, _, _, y = batch()
     one = Normal(torch.tensor(0.1).double(), torch.tensor(1.2).double())
     each = Normal(torch.full((30,), 0.1).double(), torch.full((30,), 1.2).double())
@@ -92,7 +92,7 @@ def test_one_prediction_serves_many_targets(make):
 @every_loss
 def test_step_from_a_wrong_scale_goes_the_right_way(make, factor):
     # Every slope is at least 12 of its standard deviations over 100 seeds; the smallest is that of quantile
-    # recalibration at 3, which sees the factor by its kernel's blur only.
+    # recalibration at 3, which depends on the factor only through the blur of its kernel.
     n = 4000
     y = torch.randn(n, generator=torch.Generator().manual_seed(1))
     log_scale = torch.tensor(factor).log().requires_grad_()

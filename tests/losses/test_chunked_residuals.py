@@ -41,7 +41,7 @@ def mixture(logits, loc, scale):
 
 SOURCE = torch.Generator().manual_seed(SEED)
 N = 700
-# Builders, parameters and targets; ranges go across the limits of the float32 short cuts.
+# Builders, parameters and targets; ranges cross the limits of the float32 formulas.
 CASES = {
     "laplace": (Laplace, [normal(N), uniform(0.3, 1.5, N)], 2 * normal(N)),
     "student": (StudentT, [10 ** uniform(-0.2, 2.5, N), normal(N), uniform(0.3, 1.5, N)], 2 * normal(N)),
@@ -96,7 +96,7 @@ def test_float32_batches_agree_with_float64(name):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", ["student", "mixture", "gumbel"])
 def test_second_backward_pass_gives_the_same_gradients(name, dtype):
-    # the slopes of the first pass were overwritten by its gradients
+    # the derivatives of the first pass were overwritten by its gradients
     build, parameters, y = CASES[name]
     parameters = [p.to(dtype).requires_grad_() for p in parameters]
     loss = FCalLoss()(build(*parameters), y.to(dtype))
@@ -132,7 +132,7 @@ def test_detached_mean_gets_no_gradient(name, dtype):
 
 
 @pytest.mark.parametrize("name", ["laplace", "student", "gamma", "mixture"])
-def test_targets_beyond_the_short_cuts_are_still_right(name):
+def test_targets_beyond_the_float32_formulas_are_accurate(name):
     # float32 probabilities end at |z| = 13; the exact formulas take over
     build, parameters, y = CASES[name]
     far = y.clone().float()
@@ -156,7 +156,7 @@ def test_targets_beyond_the_short_cuts_are_still_right(name):
     ],
     ids=["mixture", "student", "gamma", "laplace"],
 )
-def test_short_cuts_refuse_bad_parameters_too(make, index, message):
+def test_float32_formulas_refuse_bad_parameters(make, index, message):
     build, parameters, y = make
     parameters = [p.float() for p in parameters]
     parameters[index].view(-1)[7] = -1.0
@@ -165,7 +165,7 @@ def test_short_cuts_refuse_bad_parameters_too(make, index, message):
         FCalLoss()(build(*parameters), y.float())
 
 
-def test_vectors_and_transforms_go_the_same_way(monkeypatch):
+def test_vectors_and_transforms_are_computed_in_chunks(monkeypatch):
     monkeypatch.setattr(chunked_residuals, "_CHUNK", 32)
     loc, factor, y = normal(90, 3).requires_grad_(), normal(90, 3, 3), normal(90, 3)
     tril = (factor.tril(-1) + torch.eye(3)).requires_grad_()
@@ -186,7 +186,7 @@ def test_vectors_and_transforms_go_the_same_way(monkeypatch):
 
 
 def test_no_tensor_larger_than_an_input_is_kept_for_backward():
-    # a Student-t batch: beside gradients of the inputs' size only the residuals are stored, whatever the formulas need
+    # a Student-t batch: only residuals and gradients of the size of the inputs are stored, whatever the formulas need
     sizes = []
 
     class Recorder(torch.overrides.TorchFunctionMode):
@@ -206,7 +206,7 @@ def test_no_tensor_larger_than_an_input_is_kept_for_backward():
     assert whole < 60  # views, checks and three gradients; the quadrature alone would make hundreds
 
 
-def test_mixture_short_cut_forms_the_smaller_tail():
+def test_float32_formula_of_a_mixture_uses_the_smaller_tail():
     # a narrow, far component of small weight: the mean of the mixture is on the other side of most targets
     torch.manual_seed(0)
     logits = torch.log(torch.tensor([1e-6, 1 - 1e-6])).expand(1000, 2)
@@ -217,7 +217,7 @@ def test_mixture_short_cut_forms_the_smaller_tail():
     torch.testing.assert_close(loss.double(), expected, rtol=1e-4, atol=0)
 
 
-def test_weight_of_zero_may_come_as_an_infinite_logit():
+def test_component_weight_of_zero_may_be_an_infinite_logit():
     loc = torch.tensor([[0.0, 50.0]] * 6, dtype=torch.float64, requires_grad=True)
     law = mixture(torch.tensor([0.0, -math.inf], dtype=torch.float64), loc, torch.ones(6, 2, dtype=torch.float64))
     y = torch.linspace(-1, 1, 6, dtype=torch.float64)

@@ -77,7 +77,7 @@ def test_gradient_is_that_of_differences():
     assert torch.autograd.gradcheck(loss, (loc, scale, y))
 
 
-def test_sure_prediction_has_no_direction_and_no_gradient_that_is_not_a_number():
+def test_certain_prediction_has_a_gradient_without_nan():
     scale = torch.full((3,), 1e-300, dtype=torch.float64, requires_grad=True)
     noise = torch.zeros(3, dtype=torch.float64)
     EnergyLoss()(FixedDraws(noise, scale, noise), torch.zeros(3).double()).backward()
@@ -85,7 +85,7 @@ def test_sure_prediction_has_no_direction_and_no_gradient_that_is_not_a_number()
 
 
 @pytest.mark.parametrize("family", [Normal, Laplace])
-def test_scalars_tend_to_the_crps(family):
+def test_scalar_scores_converge_to_the_crps(family):
     # Over 20 seeds the standard deviation is 0.001, so 0.006 is 6 of them, a false-alarm rate of 2e-9.
     n = 40_000
     y = torch.randn(n, generator=torch.Generator().manual_seed(0))
@@ -95,7 +95,7 @@ def test_scalars_tend_to_the_crps(family):
     assert (found - exact).abs() < 0.006
 
 
-def test_correlation_is_seen_by_vectors():
+def test_energy_score_of_vectors_depends_on_correlation():
     # Over 20 seeds the gap is 0.142 with a standard deviation of 0.003, so 0.12 is 7 of them below.
     n = 20_000
     generator = torch.Generator().manual_seed(0)

@@ -69,7 +69,7 @@ def test_fused_loss_is_the_plain_one(family, options, how):
 
 
 @pytest.mark.parametrize("family", ["normal", "laplace", "student"])
-def test_fused_loss_leaves_the_same_mean_alone(family):
+def test_fused_loss_detaches_the_mean_like_the_plain_one(family):
     parameters, examples = batch(family, "mask", torch.float64)
     agree(FCalLoss("kl", on="both", detach_mean=True), parameters, examples, rtol=1e-8, atol=1e-11)
 

@@ -94,7 +94,7 @@ def test_gradient_is_that_of_differences():
     assert torch.autograd.gradcheck(lambda a, b: criterion(FixedDraws(a, b, noise), y), (loc, scale))
 
 
-def test_coordinates_of_vectors_are_compared_on_their_own():
+def test_coordinates_of_vectors_are_compared_separately():
     generator = torch.Generator().manual_seed(0)
     y = torch.randn(50, 2, dtype=torch.float64, generator=generator) * torch.tensor([1.0, 100.0])
     pred = MultivariateNormal(torch.zeros(50, 2).double(), torch.diag(torch.tensor([1.0, 1e4])).double())
@@ -113,7 +113,7 @@ def test_independent_coordinates_count_as_scalars():
     torch.testing.assert_close(*alike)
 
 
-def test_far_values_see_a_kernel_that_repeats_itself(monkeypatch):
+def test_kernel_is_periodic_for_distant_values(monkeypatch):
     monkeypatch.setattr(mmd, "_MOST_FREQUENCIES", 40)
     loc, scale, noise, y = batch(20, spread=50.0)
     found = MMDLoss(bandwidths=(1.0,), scale=1.0)(FixedDraws(loc, scale, noise), y)
@@ -217,7 +217,7 @@ def test_generator_on_another_device_is_refused():
         criterion(Normal(torch.zeros(3), torch.ones(3)), torch.tensor([0.0, 1.0, 2.0]))
 
 
-def test_draws_beyond_all_numbers_are_refused():
+def test_infinite_draws_are_refused():
     pred = LogNormal(torch.full((3,), 800.0), torch.ones(3))
     with pytest.raises(ValueError, match="expected `pred` with finite draws, got inf"):
         MMDLoss()(pred, torch.tensor([1.0, 2.0, 3.0]))

@@ -51,7 +51,7 @@ def test_loss_is_the_sum_over_pairs(family, bandwidth):
     assert_same_with_gradients(found, expected, [loc, scale], rtol=1e-9, atol=1e-11)
 
 
-def test_reflection_without_end_is_that_of_the_paper_for_its_bandwidth():
+def test_infinite_reflection_equals_that_of_the_paper_for_its_bandwidth():
     loc, scale, y = batch()
     found = QuantileRecalibrationLoss()(Normal(loc, scale), y)
     expected = by_pairs(Normal(loc, scale), y, 0.1)
@@ -112,7 +112,7 @@ def test_right_spreads_score_better_than_wrong_ones():
     assert right_score + 1.0 < wrong_score
 
 
-def test_one_factor_on_all_spreads_is_hardly_seen():
+def test_one_factor_on_all_spreads_hardly_changes_the_loss():
     # Over 50 seeds the scores differ by 0.002 (standard deviation 0.0005), the likelihoods by 0.320 (0.008).
     n = 4000
     y = torch.randn(n, generator=torch.Generator().manual_seed(0))

@@ -33,7 +33,7 @@ def test_other_families_have_no_curve(family):
     assert curve_of(family) is None
 
 
-def test_laplace_loss_goes_the_way_of_the_normal_one():
+def test_laplace_loss_uses_the_fused_pass_of_the_normal_one():
     # which stores nothing of the batch's size but the gradients
     pred = Laplace(torch.zeros(1000, requires_grad=True), torch.ones(1000))
     assert type(fcal.FCalLoss()(pred, torch.randn(1000)).grad_fn).__name__ == "_KnownBackward"

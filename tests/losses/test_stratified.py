@@ -1,4 +1,4 @@
-"""A loss of every stratum: against its definition by a loop, gradients, two ranks, and what is refused."""
+"""A loss stratum by stratum: against its definition by a loop, gradients, two ranks, and refusals."""
 
 import pytest
 import torch
@@ -48,7 +48,7 @@ def test_one_stratum_is_the_loss_itself():
     torch.testing.assert_close(StratifiedLoss(loss, 1)(Normal(loc, scale), target), loss(Normal(loc, scale), target))
 
 
-def test_sees_what_the_whole_batch_hides():
+def test_stratified_loss_detects_errors_that_cancel_over_the_batch():
     """Small error bars too small and large ones too large, such that the mean of z^2 is 1."""
     z = torch.randn(4000, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     wrong = torch.cat([torch.full((2000,), 1.5**0.5), torch.full((2000,), 0.5**0.5)]).double()
@@ -127,7 +127,7 @@ def test_refuses_groups(by, group, error, message):
         StratifiedLoss(FCalLoss(), 4, by=by)(Normal(loc, scale), target, group=group)
 
 
-def test_no_targets_is_said_as_the_loss_says_it():
+def test_batch_without_targets_is_refused_like_by_the_loss():
     with pytest.raises(
         ValueError, match="expected `target` with at least 2 values that count in a stratum, got 0 for 4 strata"
     ):
