@@ -112,6 +112,13 @@ def test_exception_kills_the_workers_at_once():
     assert time.monotonic() - start < 10
 
 
+def test_jobs_run_by_priority_and_then_in_order():
+    with executor(1) as pool:
+        for priority, name in ((2, "c"), (1, "a"), (2, "d"), (1, "b")):
+            pool.submit(str, name, priority=priority)
+        assert [job.result() for job in pool.as_completed()] == ["a", "b", "c", "d"]
+
+
 def test_worker_prefers_its_own_data_and_leaves_the_data_of_others():
     jobs = [Job(print, (), affinity) for affinity in "abcabc"]
     queue = list(jobs)

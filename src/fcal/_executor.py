@@ -1,7 +1,9 @@
 """Calls of functions, one after another in this process or several at a time in worker processes."""
 
 import abc
+import bisect
 import contextlib
+import gc
 import os
 import pickle
 import re
@@ -31,7 +33,8 @@ class Job:
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
-    affinity: str | None
+    affinity: str | None = None
+    priority: int = 0
     tries: int = 0
     value: Any = None
     error: BaseException | None = None
@@ -62,16 +65,17 @@ class Executor(abc.ABC):
     def __init__(self) -> None:
         self._queue: list[Job] = []
 
-    def submit(self, function: Callable[..., Any], *args: Any, affinity: str | None = None) -> Job:
+    def submit(self, function: Callable[..., Any], *args: Any, affinity: str | None = None, priority: int = 0) -> Job:
         """Queue ``function(*args)``.
 
         Args:
             function: Runs in any process; it and ``args`` are pickled, by value if they cannot be imported.
             args: Its arguments.
             affinity: Jobs with the same affinity run in the same process if possible: it has their data in memory.
+            priority: Jobs with a lower number run first; of the same number, those submitted first.
         """
-        job = Job(function, args, affinity)
-        self._queue.append(job)
+        job = Job(function, args, affinity, priority)
+        bisect.insort(self._queue, job, key=_priority)
         return job
 
     @property
@@ -184,7 +188,7 @@ class _Worker:
                 if self._pool is None:
                     env = dict.fromkeys(_THREADS, "1")
                     self._pool = ProcessPoolExecutor(1, initializer=_prepare_worker, initargs=(os.getpid(),), env=env)
-                self.future = self._pool.submit(job.function, *job.args)
+                self.future = self._pool.submit(_call, job.function, *job.args)
             except BrokenProcessPool as error:  # killed while it was idle
                 self.future = Future()
                 self.future.set_exception(error)
@@ -250,7 +254,7 @@ class ProcessExecutor(Executor):
             job = busy[future].collect()
             if isinstance(job.error, WorkerError) and job.tries < _TRIES:
                 job.error = None
-                self._queue.insert(0, job)
+                bisect.insort_left(self._queue, job, key=_priority)
             else:
                 finished.append(job)
         return finished
@@ -262,6 +266,10 @@ class ProcessExecutor(Executor):
         # A second Ctrl-C must not leave processes behind.
         with _uninterrupted(), ThreadPoolExecutor(len(self._workers)) as threads:
             list(threads.map(lambda worker: worker.close(kill=kind is not None), self._workers))
+
+
+def _priority(job: Job) -> int:
+    return job.priority
 
 
 def take_job(queue: list[Job], affinity: str | None, elsewhere: Collection[str | None] = ()) -> Job:
@@ -312,6 +320,16 @@ def _prepare_worker(parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_follow, args=(parent,), daemon=True).start()
+
+
+def _call(function: Callable[..., Any], *args: Any) -> Any:
+    """Call a function in a worker; what it had to import is exempt from garbage collection.
+
+    Loky collects garbage after every job, which would take a quarter of a second with torch loaded.
+    """
+    if not gc.get_freeze_count():
+        gc.freeze()
+    return function(*args)
 
 
 def _follow(parent: int) -> None:

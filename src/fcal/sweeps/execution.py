@@ -90,7 +90,8 @@ def _compute_all(schedule: "Schedule", pool: Executor, function: CellFunction, s
     while schedule.left:
         for cell in schedule.start_ready():
             alone = replace(cell, needs=())  # the function finds what it needs in the store
-            jobs[pool.submit(attempt, function, alone, store, affinity=cell.affinity)] = cell
+            job = pool.submit(attempt, function, alone, store, affinity=cell.affinity, priority=schedule.position[cell])
+            jobs[job] = cell
         pool.start()
         bar.show([jobs[job] for job in pool.running])
         if not jobs:  # another run is computing the rest
@@ -186,6 +187,7 @@ class Schedule:
             if record is not None:
                 self.outcomes[cell] = Outcome(cell=cell, status="stored", result=record.result, seconds=record.seconds)
         order = _needs_first(self.asked)
+        self.position = {cell: number for number, cell in enumerate(order)}
         missing = {cell for cell in self.asked if cell not in self.outcomes}
         for cell in reversed(order):
             if cell in missing:
