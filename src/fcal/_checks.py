@@ -1,4 +1,4 @@
-"""Validation of what users pass in: one sentence per mistake, raised once, at the public function."""
+"""Validation of arguments, done once, in the public function."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def check_number(name: str, value: Any, *, low: float, high: float) -> float:
     """A finite real option within ``[low, high]``."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"expected `{name}` a number, got {type(value).__name__} {value!r}")
-    if not low <= value <= high:  # NaN is not either
+    if not low <= value <= high:  # also refuses NaN
         raise ValueError(f"expected `{name}` within [{low:g}, {high:g}], got {str(value)[:40]}")
     return float(value)
 
@@ -40,9 +40,9 @@ def check_flag(name: str, value: Any) -> bool:
 
 
 def check_pair(pred: Any, target: Any, name: str = "target") -> None:
-    """A prediction and the targets it speaks of: types, dtypes, devices and shapes.
+    """Types, dtypes and shapes of a prediction and its targets.
 
-    A prediction of scalar batch shape speaks of every target; any other shape must match exactly, so that a mean of
+    A prediction of scalar batch shape applies to every target; any other shape must match exactly, so that a mean of
     shape ``(N,)`` never meets a target of shape ``(N, 1)`` in an N x N loss.
     """
     if not isinstance(pred, Distribution):
@@ -100,7 +100,7 @@ def check_values(name: str, requirement: str, value: Tensor, good: Tensor) -> No
 
 
 def check_once(what: str) -> None:
-    """Refuse, in a backward pass, a gradient of the gradient: without its graph it would be silently wrong."""
+    """Refuse a second derivative in a backward pass that does not build a graph, where it would be silently wrong."""
     if torch.is_grad_enabled() and not is_tracing():
         raise RuntimeError(f"expected `create_graph` False: {what} is differentiable once, got True")
 

@@ -1,4 +1,4 @@
-"""TOML to frozen dataclass: every key known, every type right, or one line that says which is not."""
+"""TOML files as frozen dataclasses; unknown keys and values of a wrong type are refused in one line."""
 
 import collections.abc
 import dataclasses
@@ -20,15 +20,15 @@ Config = TypeVar("Config")
 _LARGEST = 1 << 20  # bytes of a file
 _DEEPEST = 50
 _LONGEST = 80  # characters of a key or value in a message
-_LONGEST_PATH = 500  # of the file and the dotted key in it
+_LONGEST_PATH = 500  # characters of the file and the dotted key in it
 
 
 def read_config(path: str | os.PathLike[str], kind: type[Config]) -> Config:
-    """Read a TOML file into a dataclass whose fields are scalars, lists, free tables or dataclasses themselves.
+    """Read a TOML file into a dataclass whose fields are scalars, lists, free tables or dataclasses.
 
     Args:
         path: The TOML file.
-        kind: A dataclass; keys that are absent keep its defaults.
+        kind: The dataclass; missing keys keep its defaults.
 
     Raises:
         ValueError: The file is not TOML or larger than 1 MB, a key is unknown or missing, a value has the wrong type
@@ -40,7 +40,7 @@ def read_config(path: str | os.PathLike[str], kind: type[Config]) -> Config:
 def _table(path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         with Path(path).open("rb") as file:
-            content = file.read(_LARGEST + 1)  # of a device there is no end
+            content = file.read(_LARGEST + 1)  # a device has no end
     except OSError as error:
         raise ValueError(f"expected `{path}` a file to read, got: {error.strerror}") from None
     except ValueError:
@@ -48,7 +48,7 @@ def _table(path: str | os.PathLike[str]) -> dict[str, Any]:
     if len(content) > _LARGEST:
         raise ValueError(f"expected `{path}` a config of at most {_LARGEST} bytes, got more")
     try:
-        return tomllib.loads(content.decode("utf-8-sig"))  # some editors begin a file with a mark
+        return tomllib.loads(content.decode("utf-8-sig"))  # some editors write a byte order mark
     except RecursionError:
         raise ValueError(f"expected `{path}` nested at most {_DEEPEST} deep, got more") from None
     except ValueError as error:  # not TOML, not UTF-8, or a number of thousands of digits
@@ -87,12 +87,12 @@ def config_from(table: dict[str, Any], kind: type[Config], *, source: str = "con
     values = {key: _checked(value, hints[key], f"{source}: {key}") for key, value in table.items()}
     try:
         return kind(**values)
-    except (ValueError, TypeError) as error:  # a range; the class does not know which table it was made from
+    except (ValueError, TypeError) as error:  # out of range; the class does not know the name of its table
         raise ValueError(f"{source}: {error}") from error
 
 
 def _checked(value: Any, kind: Any, name: str) -> Any:
-    """A value of a field: converted where TOML has no word for its type, refused where it is another."""
+    """The value of a field, converted if TOML lacks its type, and refused if it is of another type."""
     origin = typing.get_origin(kind)
     if kind is Any:
         check_plain(name, value)
@@ -107,30 +107,23 @@ def _checked(value: Any, kind: Any, name: str) -> Any:
         return config_from(_checked(value, dict, name), kind, source=name)
     kind = dict if origin in (dict, collections.abc.Mapping) else kind
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return _as_float(value, name)
+        try:
+            return float(value)
+        except OverflowError:
+            raise ValueError(f"expected `{name}` a finite number, got one of {len(str(value))} digits") from None
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise ValueError(f"expected `{name}` of type {_called(kind)}, got {_shown(value)}")
     check_plain(name, value)
     return value
 
 
-def _as_float(value: int, name: str) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        raise ValueError(f"expected `{name}` a finite number, got one of {len(str(value))} digits") from None
-
-
 def check_plain(name: str, value: Any, depth: int = 0) -> None:
-    """Refuse numbers that are not finite, by their dotted key, and what is nested too deeply to be written down.
+    """Refuse numbers that are not finite, naming their dotted key, and values nested more than 50 deep.
 
     Args:
-        name: How messages call it.
-        value: A scalar, or lists and mappings of them.
-        depth: How deep inside something else it lies.
-
-    Raises:
-        ValueError: Such a number, or more than 50 levels.
+        name: Its name in error messages.
+        value: A scalar, or lists and mappings of scalars.
+        depth: Its depth in the value that it is part of.
 
     Example:
         >>> check_plain("options", {"rates": [0.1, float("nan")]})
@@ -151,10 +144,10 @@ def check_plain(name: str, value: Any, depth: int = 0) -> None:
 
 
 def _shown(value: Any) -> str:
-    """A value in a message; of a huge one the beginning, and without reading all of it where that is possible."""
+    """A value in an error message, shortened if it is long."""
     try:
         return _cut(repr(value))
-    except (ValueError, RecursionError):  # an int of thousands of digits, which Python does not print
+    except (ValueError, RecursionError):  # Python does not print an int of thousands of digits
         return f"a huge {type(value).__name__}"
 
 
@@ -191,7 +184,7 @@ def _called(kind: Any) -> str:
 
 
 def as_plain(config: Any) -> Any:
-    """A config as dictionaries, lists and scalars: what is written, compared and hashed.
+    """A config as dictionaries, lists and scalars, to be written, compared or hashed.
 
     Example:
         >>> @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -215,12 +208,12 @@ def with_overrides(config: Config, assignments: Sequence[str]) -> Config:
     """A config with some values replaced.
 
     Args:
-        config: A dataclass; it stays as it is.
-        assignments: ``"key=value"`` with a dotted key for what is nested. A value is read as TOML, and as a plain
-            string where it is none.
+        config: A dataclass.
+        assignments: ``"key=value"``, with a dotted key for nested values. The value is read as TOML, or as a string if
+            it is not TOML.
 
     Raises:
-        ValueError: No ``=``, an unknown key, or a value of the wrong type.
+        ValueError: There is no ``=``, a key is unknown, or a value has the wrong type.
 
     Example:
         >>> @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -243,19 +236,19 @@ def _assign(plain: dict[str, Any], kind: Any, path: list[str], value: Any) -> No
     *outer, last = path
     if len(outer) > _DEEPEST:
         raise ValueError(f"expected `--set` with a key nested at most {_DEEPEST} deep, got {len(outer)}")
-    for depth, word in enumerate(outer):
-        kind, place = _member(kind, word, path[:depth]), plain.get(word)
-        if place is None:
-            place = plain[word] = {}
-        if not isinstance(place, dict):
-            raise ValueError(f"expected `{'.'.join(path[: depth + 1])}` a table, got {_shown(place)}")
-        plain = place
+    for depth, name in enumerate(outer):
+        kind, table = _member(kind, name, path[:depth]), plain.get(name)
+        if table is None:
+            table = plain[name] = {}
+        if not isinstance(table, dict):
+            raise ValueError(f"expected `{'.'.join(path[: depth + 1])}` a table, got {_shown(table)}")
+        plain = table
     _member(kind, last, outer)
     plain[last] = value
 
 
 def _member(config: Any, name: str, path: list[str]) -> Any:
-    """What a key leads to; keys of free tables are not known beforehand."""
+    """The value of a key; the keys of free tables are not checked."""
     if not dataclasses.is_dataclass(config):
         return None
     known = [field.name for field in dataclasses.fields(config)]
@@ -265,7 +258,7 @@ def _member(config: Any, name: str, path: list[str]) -> Any:
 
 
 def unknown_key(source: str, key: str, known: Iterable[str]) -> str:
-    """What to say of a key that is not known, with the nearest one that is.
+    """Error message for an unknown key, with the nearest known one.
 
     Example:
         >>> unknown_key("fit", "epoch", ["epochs", "seed"])
@@ -282,20 +275,20 @@ def _value(text: str) -> Any:
         table = tomllib.loads(f"value = {text}")
     except RecursionError:
         raise ValueError(f"expected `--set` with a value nested at most {_DEEPEST} deep, got {_shown(text)}") from None
-    except ValueError:  # no TOML, or a number of thousands of digits
+    except ValueError:  # not TOML, or a number of thousands of digits
         return text
     return table["value"] if list(table) == ["value"] else text
 
 
 def _without_none(plain: Any) -> Any:
-    """TOML has no word for None: the key is left out."""
+    """A table without the keys whose value is None, which TOML lacks."""
     if isinstance(plain, dict):
         return {key: _without_none(value) for key, value in plain.items() if value is not None}
     return plain
 
 
 def to_toml(config: Any) -> str:
-    """A config as TOML that :func:`read_config` reads back; what is None is left out.
+    """A config as TOML that :func:`read_config` reads back; keys whose value is None are omitted.
 
     Example:
         >>> @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -310,7 +303,7 @@ def to_toml(config: Any) -> str:
 
 
 def _lines(table: dict[str, Any], path: tuple[str, ...]) -> Iterator[str]:
-    """Scalars first: what follows a header belongs to it."""
+    """Lines of a table, scalars first: those after a header would belong to it."""
     for key, value in table.items():
         if not isinstance(value, dict):
             yield f"{_key(key)} = {_literal(value)}"
@@ -338,11 +331,11 @@ def _literal(value: Any) -> str:
 
 
 def difference(one: Any, other: Any) -> tuple[str, Any, Any] | None:
-    """The first dotted key in which two configs differ, with both values; None where they are the same.
+    """The first dotted key in which two configs differ, with both values; None if they are equal.
 
     Args:
-        one: A dataclass, or what :func:`as_plain` makes of it.
-        other: Likewise; a key that one of them lacks counts as None there.
+        one: A dataclass, or its :func:`as_plain`.
+        other: Likewise; a missing key counts as None.
 
     Example:
         >>> difference({"fit": {"epochs": 3}}, {"fit": {"epochs": 4}})
@@ -353,7 +346,7 @@ def difference(one: Any, other: Any) -> tuple[str, Any, Any] | None:
 
 def _difference(one: Any, other: Any, path: tuple[str, ...]) -> tuple[str, Any, Any] | None:
     if isinstance(one, dict) and isinstance(other, dict):
-        found = (_difference(one.get(key), other.get(key), (*path, key)) for key in {**one, **other})
-        return next((x for x in found if x is not None), None)
+        differences = (_difference(one.get(key), other.get(key), (*path, key)) for key in {**one, **other})
+        return next((difference for difference in differences if difference is not None), None)
     same = type(one) is type(other) and (one == other or (one != one and other != other))
     return None if same else (".".join(path), one, other)

@@ -1,4 +1,4 @@
-"""Rows of a dataset, whatever it is made of: single items or whole batches, tuples or mappings."""
+"""Batches of a dataset whose items are tuples or mappings, returned one by one or stacked."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
@@ -12,41 +12,41 @@ _NAMES = ("input", "target", "valid_mask")
 _MORE = "for more use a mapping with the keys 'input', 'target', and perhaps 'valid_mask' and 'weight'"
 
 
-def as_batch(found: Any) -> Batch:
+def as_batch(items: Any) -> Batch:
     """A batch as a mapping with ``"input"`` and ``"target"``.
 
     Args:
-        found: Such a mapping, or a tuple ``(input, target)`` or ``(input, target, valid_mask)``; the mask is boolean.
+        items: Such a mapping, or a tuple ``(input, target)`` or ``(input, target, valid_mask)`` with a boolean mask.
 
     Raises:
-        TypeError: Anything else, also a third part that is no mask, such as weights: these need a mapping.
-        ValueError: A mapping without these keys.
+        TypeError: It is anything else; weights, for example, need a mapping.
+        ValueError: A mapping lacks these keys.
 
     Example:
         >>> sorted(as_batch((torch.zeros(2), torch.ones(2))))
         ['input', 'target']
     """
-    if isinstance(found, Mapping):
+    if isinstance(items, Mapping):
         for name in _NAMES[:2]:
-            if name not in found:
-                raise ValueError(f"expected a batch with 'input' and 'target', got {', '.join(map(repr, found))}")
-        return found
-    if not isinstance(found, tuple | list):
-        raise TypeError(f"expected a batch as a mapping or a tuple (input, target), got {type(found).__name__}")
-    if len(found) not in (2, 3):
+            if name not in items:
+                raise ValueError(f"expected a batch with 'input' and 'target', got {', '.join(map(repr, items))}")
+        return items
+    if not isinstance(items, tuple | list):
+        raise TypeError(f"expected a batch as a mapping or a tuple (input, target), got {type(items).__name__}")
+    if len(items) not in (2, 3):
         raise TypeError(
-            f"expected a batch of (input, target) or (input, target, valid_mask), got {len(found)} parts; {_MORE}"
+            f"expected a batch of (input, target) or (input, target, valid_mask), got {len(items)} parts; {_MORE}"
         )
-    if len(found) == 3 and found[2] is not None:
-        _check_mask(found[2])
-    return dict(zip(_NAMES, found, strict=False))
+    if len(items) == 3 and items[2] is not None:
+        _check_mask(items[2])
+    return dict(zip(_NAMES, items, strict=False))
 
 
 def _check_mask(third: Any) -> None:
-    """Weights or numbers of rows would else pass for a mask."""
+    """Refuse weights or row numbers in place of a mask."""
     if not isinstance(third, Tensor) or third.dtype != torch.bool:
-        shown = f"one of {third.dtype}" if isinstance(third, Tensor) else type(third).__name__
-        raise TypeError(f"expected a third part of a batch to be a boolean valid_mask, got {shown}; {_MORE}")
+        actual = f"one of {third.dtype}" if isinstance(third, Tensor) else type(third).__name__
+        raise TypeError(f"expected a third part of a batch to be a boolean valid_mask, got {actual}; {_MORE}")
 
 
 def rows_of(batch: Batch) -> int:
@@ -56,7 +56,7 @@ def rows_of(batch: Batch) -> int:
 
 
 def get_batch(dataset: Any, indices: Sequence[int]) -> Batch:
-    """Rows of a dataset as one batch: at once where its ``__getitems__`` gives them stacked, else collated.
+    """Rows of a dataset as one batch: stacked by its ``__getitems__`` if it does so, else collated.
 
     Example:
         >>> data = torch.utils.data.TensorDataset(torch.arange(3.0), torch.arange(3.0))
@@ -65,19 +65,15 @@ def get_batch(dataset: Any, indices: Sequence[int]) -> Batch:
     """
     if not hasattr(dataset, "__getitems__"):
         return as_batch(default_collate([dataset[index] for index in indices]))
-    found = dataset.__getitems__(indices)
-    if isinstance(found, list):
-        return as_batch(default_collate(found))  # torch's own convention: a list of samples
-    batch = as_batch(found)
-    _check_rows(batch, len(indices))
+    items = dataset.__getitems__(indices)
+    if isinstance(items, list):
+        return as_batch(default_collate(items))  # torch's own convention: a list of samples
+    batch = as_batch(items)
+    inputs = batch["input"]
+    # A batch may have more rows than indices, such as the nodes of graphs, but not fewer.
+    if isinstance(inputs, Tensor) and inputs.dim() and len(inputs) < len(indices):
+        raise ValueError(f"expected `__getitems__` of the dataset to return {len(indices)} rows, got {len(inputs)}")
     return batch
-
-
-def _check_rows(batch: Batch, asked: int) -> None:
-    """Refuse a batch that lacks rows; one may have more, such as the nodes of graphs."""
-    given = batch["input"]
-    if isinstance(given, Tensor) and given.dim() and len(given) < asked:
-        raise ValueError(f"expected `__getitems__` of the dataset to return {asked} rows, got {len(given)}")
 
 
 def length_of(dataset: Any) -> int:
@@ -99,11 +95,11 @@ def length_of(dataset: Any) -> int:
 
 
 class BatchConcat(ConcatDataset[Any]):
-    """Datasets one after another, with batches taken at once.
+    """Datasets one after another, whose batches are stacked.
 
     Example:
-        >>> parts = [torch.utils.data.TensorDataset(torch.tensor([value]), torch.zeros(1)) for value in (3.0, 4.0)]
-        >>> BatchConcat(parts).__getitems__([1, 0, 1])["input"]
+        >>> datasets = [torch.utils.data.TensorDataset(torch.tensor([value]), torch.zeros(1)) for value in (3.0, 4.0)]
+        >>> BatchConcat(datasets).__getitems__([1, 0, 1])["input"]
         tensor([4., 3., 4.])
     """
 
@@ -115,23 +111,23 @@ class BatchConcat(ConcatDataset[Any]):
             raise ValueError(f"expected datasets with the same entries, got {odd[0]!r} in some alone")
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
-        """Many samples, already stacked."""
-        chosen = torch.as_tensor(list(indices))
-        owner = torch.bucketize(chosen, torch.tensor(self.cumulative_sizes), right=True)
-        firsts = [0, *self.cumulative_sizes]
-        places = [(owner == part).nonzero().squeeze(1) for part in range(len(self.datasets))]
+        """Several rows, stacked."""
+        rows = torch.as_tensor(list(indices))
+        owner = torch.bucketize(rows, torch.tensor(self.cumulative_sizes), right=True)
+        starts = [0, *self.cumulative_sizes]
+        positions = [(owner == number).nonzero().squeeze(1) for number in range(len(self.datasets))]
         batches = [
-            get_batch(dataset, (chosen[here] - firsts[part]).tolist())
-            for part, (dataset, here) in enumerate(zip(self.datasets, places, strict=True))
-            if len(here)
+            get_batch(dataset, (rows[own] - start).tolist())
+            for dataset, own, start in zip(self.datasets, positions, starts[:-1], strict=True)
+            if len(own)
         ]
-        back = torch.cat(places).argsort()
-        return {name: _in_order([batch[name] for batch in batches], back) for name in batches[0]}
+        order = torch.cat(positions).argsort()
+        return {name: _merge([batch[name] for batch in batches], order) for name in batches[0]}
 
 
-def _in_order(parts: Sequence[Any], back: Tensor) -> Any:
-    """Columns of several batches as one, in another order; what is no tensor becomes a list."""
-    if all(isinstance(part, Tensor) for part in parts):
-        return torch.cat(list(parts))[back]
-    whole = [value for part in parts for value in part]
-    return [whole[place] for place in back.tolist()]
+def _merge(columns: Sequence[Any], order: Tensor) -> Any:
+    """Columns of several batches as one, reordered; a list if they are not tensors."""
+    if all(isinstance(column, Tensor) for column in columns):
+        return torch.cat(list(columns))[order]
+    values = [value for column in columns for value in column]
+    return [values[index] for index in order.tolist()]

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -99,10 +98,13 @@ class Executor(abc.ABC):
     def __enter__(self) -> "Executor":
         return self
 
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._queue.clear()
+        self.close(kill=kind is not None)
+
     @abc.abstractmethod
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def close(self, *, kill: bool) -> None:
+        """End all workers, at once or after their jobs."""
 
 
 def executor(workers: int) -> Executor:
@@ -154,10 +156,8 @@ class SerialExecutor(Executor):
             job.error = error
         return [job]
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._queue.clear()
+    def close(self, *, kill: bool) -> None:
+        """Nothing to end."""
 
 
 class _Worker:
@@ -259,13 +259,10 @@ class ProcessExecutor(Executor):
                 finished.append(job)
         return finished
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._queue.clear()
-        # A second Ctrl-C must not leave processes behind.
+    def close(self, *, kill: bool) -> None:
+        """End all processes; a second Ctrl-C does not leave any behind."""
         with _uninterrupted(), ThreadPoolExecutor(len(self._workers)) as threads:
-            list(threads.map(lambda worker: worker.close(kill=kind is not None), self._workers))
+            list(threads.map(lambda worker: worker.close(kill=kill), self._workers))
 
 
 def _priority(job: Job) -> int:

@@ -1,4 +1,4 @@
-"""Files that are whole or absent, locks on them, and what a result says of its origin."""
+"""Atomic files, checksums, locks, and the provenance of results."""
 
 import fcntl
 import hashlib
@@ -17,9 +17,9 @@ from typing import Any
 
 @contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A temporary path in the target's folder that becomes ``path`` when the block ends well.
+    """A temporary path in the same folder that is renamed to ``path`` if the block ends without an error.
 
-    Readers see the old file or the whole new one; after an error or a kill the old one is still there.
+    Readers see the old file or the whole new one; after an error or a kill the old file remains.
 
     Example:
         >>> import tempfile
@@ -31,7 +31,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    # The suffix stays last: matplotlib and others choose the format by it.
+    # The suffix is kept: matplotlib and others choose the format by it.
     handle, name = tempfile.mkstemp(prefix=f".{target.stem}-", suffix=target.suffix, dir=target.parent)
     os.close(handle)
     temporary = Path(name)
@@ -47,11 +47,11 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def writable_folder(path: str | os.PathLike[str]) -> Path:
-    """Make a folder where it is not there yet; one that cannot be written to is refused now, not after the work.
+    """Create a folder if it does not exist; one that cannot be written to is refused before any work is done.
 
     Raises:
-        OSError: It cannot be made or written to.
-        ValueError: An empty name.
+        OSError: It cannot be created or written to.
+        ValueError: The name is empty.
     """
     if not os.fspath(path):
         raise ValueError("expected the name of a folder, got ''")
@@ -64,7 +64,7 @@ def writable_folder(path: str | os.PathLike[str]) -> Path:
 
 
 def write_json(path: str | os.PathLike[str], document: Any) -> None:
-    """Write a JSON document atomically; NaN and infinity are refused because JSON has no word for them."""
+    """Write a JSON document atomically; NaN and infinity, which JSON lacks, are refused."""
     text = json.dumps(document, indent=2, allow_nan=False) + "\n"
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
@@ -78,9 +78,9 @@ def sha256_of(path: str | os.PathLike[str]) -> str:
 
 @contextmanager
 def held(path: str | os.PathLike[str]) -> Iterator[bool]:
-    """Try to hold a lock for the block; gives whether we do. A file that nobody holds is no obstacle.
+    """Try to hold a lock during the block; yields whether this succeeded. A file that nobody has locked is no obstacle.
 
-    The kernel frees the lock when its holder dies, however it dies.
+    The kernel releases the lock when its holder ends, even if it is killed.
 
     Example:
         >>> import tempfile
@@ -97,7 +97,7 @@ def held(path: str | os.PathLike[str]) -> Iterator[bool]:
         yield True
     finally:
         with suppress(FileNotFoundError):
-            Path(path).unlink()  # while it is ours; whoever waits on the old file notices below
+            Path(path).unlink()  # while we hold it; whoever waits for the old file notices below
         os.close(handle)
 
 
@@ -110,15 +110,15 @@ def _acquired(path: Path) -> int | None:
         except BlockingIOError:
             os.close(handle)
             return None
-        if _still_there(path, handle):
+        if _is_current(path, handle):
             os.ftruncate(handle, 0)
-            os.write(handle, f"{os.getpid()}\n".encode())  # for people who look
+            os.write(handle, f"{os.getpid()}\n".encode())  # to tell a reader who holds it
             return handle
         os.close(handle)
 
 
-def _still_there(path: Path, handle: int) -> bool:
-    """Whether the file that is locked is the one of this name: its last holder may have removed it meanwhile."""
+def _is_current(path: Path, handle: int) -> bool:
+    """Whether the locked file still has this name: its last holder may have removed it."""
     try:
         return path.stat().st_ino == os.fstat(handle).st_ino
     except FileNotFoundError:
@@ -132,7 +132,7 @@ def _umask() -> int:
 
 
 def provenance() -> dict[str, Any]:
-    """What stands beside every result: versions, commit and machine."""
+    """Versions, commit and machine, which are written beside every result."""
     return {
         "fcal": metadata.version("fcal"),
         "torch": metadata.version("torch"),
@@ -144,7 +144,7 @@ def provenance() -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    """Commit of the checkout that this package runs from, marked where it has changes; None where it is installed."""
+    """Commit of the checkout that this package runs from, marked if it has changes; None if it is installed."""
     here = Path(__file__)
     tracked, describe = ["git", "ls-files", "--error-unmatch", here.name], ["git", "describe", "--always", "--dirty"]
     try:

@@ -1,6 +1,5 @@
 """Progress bar for long runs."""
 
-from types import TracebackType
 from typing import Any
 
 
@@ -38,9 +37,7 @@ class ProgressBar:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def start(self) -> None:

@@ -1,4 +1,4 @@
-"""Choice by name: one mapping per kind of thing, whose error lists what is known."""
+"""Choice by name: a mapping whose error lists the known names."""
 
 import difflib
 from collections.abc import Callable
@@ -11,7 +11,7 @@ class Registry(Generic[Entry]):
     """Named entries of one kind.
 
     Args:
-        kind: The argument a user passes the name as; it appears in error messages.
+        kind: Name of the argument that takes such a name; it appears in error messages.
 
     Example:
         >>> colours: Registry[str] = Registry("colour")
@@ -29,7 +29,7 @@ class Registry(Generic[Entry]):
         self._entries: dict[str, Entry] = {}
 
     def add(self, name: str, entry: Entry, *, replace: bool = False) -> None:
-        """Add an entry under a name that is still free, or may be replaced."""
+        """Add an entry under a new name, or replace one."""
         if not isinstance(name, str) or not name:
             raise TypeError(f"expected `{self._kind}` name a string, got {name!r}")
         if name in self._entries and not replace:
@@ -44,7 +44,7 @@ class Registry(Generic[Entry]):
         return function
 
     def names(self) -> list[str]:
-        """Every known name, in order of registration."""
+        """All names, in order of registration."""
         return list(self._entries)
 
     def __getitem__(self, name: str) -> Entry:
