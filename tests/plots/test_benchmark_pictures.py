@@ -100,6 +100,20 @@ def test_sheet_has_four_rows_with_the_curves_of_each_table(table):
     assert_nothing_is_cut_off(figure)
 
 
+def test_sheet_names_rows_without_a_description_by_the_colours_of_their_lines(table):
+    names = [f"row {k}" for k in range(6)]
+    own = dict.fromkeys(names, table["curves"]["nll"])
+    figure = plots.calibration_sheet(
+        {"one": table | {"curves": own}, "two": table | {"curves": {"row 4": own["row 4"]}}}
+    )
+    (legend,) = figure.legends
+    named = zip(legend.get_lines(), legend.get_texts(), strict=True)
+    colours = {text.get_text(): line.get_color() for line, text in named}
+    assert list(colours)[:6] == names
+    second = figure.axes[3]  # reliability of q in the second column, whose only row is the fifth
+    assert same_color(second.lines[-1].get_color(), colours["row 4"])
+
+
 def test_sheet_draws_chi_squared_of_k_beside_the_distributions(table):
     ax = plots.calibration_sheet({"one": table}, rows=ROWS).axes[0]
     law = max(ax.lines, key=lambda line: len(line.get_xdata()))

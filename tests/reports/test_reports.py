@@ -21,7 +21,7 @@ from fcal.reports import (
     verdict_section,
     write_page,
 )
-from fcal.reports.markup import Cell, Column, escaped, script_json, table
+from fcal.reports.page import Cell, Column, escaped, script_json, table
 from fcal.reports.plotly_renderer import plot_text
 
 HOSTILE = "</script><script>alert('x')</script>&\u2028\u2029\"<!--"

@@ -1,4 +1,4 @@
-"""Numbers by what was varied: a line for every series, a mark for every point; or a dot for every name."""
+"""Results of an ablation: lines over the setting that was varied, or a dot for every named choice."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -37,25 +37,25 @@ def lines(
     legend: bool = True,
     ax: Axes | None = None,
 ) -> Axes:
-    """Lines through measured points, one for every series.
+    """Lines through measured points, one for each series.
 
     Args:
         series: By name, pairs of x and y in the order in which they are joined. A series whose only x is None does not
-            depend on x and is drawn across the panel; a point whose y is None is left out, and so is the line there.
-        x: What is to the right.
-        y: What is upwards.
+            depend on x and is drawn across the panel; a point whose y is None leaves a gap.
+        x: Label of the horizontal axis.
+        y: Label of the vertical axis.
         title: Above the panel.
         notes: Small lines under the title.
-        log_x: Whether x grows by factors; over less than a factor of 3 a plain axis shows the same with better numbers.
-        log_y: Whether y does.
-        marks: By name, a word for every point of a series; the first and the last are written.
+        log_x: Whether x is logarithmic where it spans more than a factor of 3.
+        log_y: The same of y.
+        marks: By name, a label for every point of a series; the first and the last are written.
         floor: Mean and 95 % quantile of y for perfect predictions, drawn as a grey band.
         zero: Whether y = 0 is drawn.
         legend: Whether the panel has a legend of its own.
         ax: Axes to draw on; new ones where absent.
 
     Returns:
-        The axes, with one line for every series in their order, and their names as labels.
+        The axes, with one line for each series in their order, labelled by their names.
 
     Raises:
         ValueError: There is no series, or a number that a logarithmic axis cannot show.
@@ -70,14 +70,14 @@ def lines(
     every = [pair for pairs in series.values() for pair in pairs]
     ax.set(xlabel=x, ylabel=y)
     ax.set(xscale=_scale(log_x, [a for a, _ in every]), yscale=_scale(log_y, [b for _, b in every], floor))
-    for place, (name, pairs) in enumerate(series.items()):
-        _draw(ax, name, pairs, place, (marks or {}).get(name, ()))
+    for index, (name, pairs) in enumerate(series.items()):
+        _draw(ax, name, pairs, index, (marks or {}).get(name, ()))
     _beside(ax.axhspan, ax.axhline, floor)
     if zero:
         _beside(ax.axhspan, ax.axhline, (0.0, 0.0))
     _plain_numbers(ax.xaxis, sorted({a for a, _ in every if a is not None}))
     _plain_numbers(ax.yaxis)
-    caption(ax, title, *notes, *_words_of(floor))
+    caption(ax, title, *notes, *_floor_note(floor))
     quiet(ax)
     if legend:
         ax.legend(fontsize=_SMALL, frameon=False)
@@ -95,15 +95,15 @@ def dots(
     floor: tuple[float, float] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """One number for every name, from the top in the order given, with the number beside its dot.
+    """One value for each name, from the top, with the number beside its dot.
 
     Args:
-        values: By name; a name without a number has none.
-        x: What the numbers are.
+        values: By name; None where it failed.
+        x: Label of the horizontal axis.
         title: Above the panel.
         notes: Small lines under the title.
-        log_x: Whether the axis grows by factors.
-        reference: Name and number of what all are compared with, drawn as a dashed line.
+        log_x: Whether the axis is logarithmic where it spans more than a factor of 3.
+        reference: Name and value that all are compared with, drawn as a dashed line.
         floor: Mean and 95 % quantile for perfect predictions, drawn as a grey band.
         ax: Axes to draw on; new ones, as high as the names need, where absent.
 
@@ -130,7 +130,7 @@ def dots(
     ax.margins(x=0.22)
     ax.set_yticks(range(len(values)), [shortened(name, _LONGEST_NAME) for name in values], parse_math=False)
     _plain_numbers(ax.xaxis)
-    caption(ax, title, *notes, *_words_of(floor))
+    caption(ax, title, *notes, *_floor_note(floor))
     quiet(ax)
     ax.tick_params(axis="y", length=0)
     return ax
@@ -143,12 +143,12 @@ def _check(series: Mapping[str, Pairs], log_x: bool, log_y: bool) -> None:
         for pair in pairs:
             for value, log in zip(pair, (log_x, log_y), strict=True):
                 if value is not None and (not math.isfinite(value) or (log and value <= 0)):
-                    kind = "positive, for a logarithmic axis" if log else "finite"
-                    raise ValueError(f"expected `series` {name!r} {kind}, got {value}")
+                    requirement = "positive, for a logarithmic axis" if log else "finite"
+                    raise ValueError(f"expected `series` {name!r} {requirement}, got {value}")
 
 
-def _draw(ax: Axes, name: str, pairs: Pairs, place: int, words: Sequence[str]) -> None:
-    colour, mark = _COLOURS[place % len(_COLOURS)], _MARKS[place % len(_MARKS)]
+def _draw(ax: Axes, name: str, pairs: Pairs, index: int, point_labels: Sequence[str]) -> None:
+    colour, mark = _COLOURS[index % len(_COLOURS)], _MARKS[index % len(_MARKS)]
     label = shortened(name, _LONGEST_NAME)
     level = pairs[0][1] if len(pairs) == 1 and pairs[0][0] is None else None
     if level is not None:
@@ -158,19 +158,19 @@ def _draw(ax: Axes, name: str, pairs: Pairs, place: int, words: Sequence[str]) -
     shown = [(nan, nan) if a is None or b is None else (a, b) for a, b in pairs]
     size = 4.5 if len(pairs) > 1 else 8
     ax.plot(*zip(*shown, strict=True), color=colour, marker=mark, ms=size, lw=1.3, label=label, zorder=3)
-    named = [(pair, word) for pair, word in zip(shown, words, strict=False) if not math.isnan(pair[1])]
-    for pair, word in dict([named[0], named[-1]] if named else []).items():
-        ax.annotate(word, pair, (4, 3), textcoords="offset points", fontsize=6.5, color=colour)
+    labelled = [(pair, text) for pair, text in zip(shown, point_labels, strict=False) if not math.isnan(pair[1])]
+    for pair, text in dict([labelled[0], labelled[-1]] if labelled else []).items():
+        ax.annotate(text, pair, (4, 3), textcoords="offset points", fontsize=6.5, color=colour)
 
 
 def _beside(span: Any, line: Any, floor: tuple[float, float] | None) -> None:
-    """Where perfect predictions would lie."""
+    """The band of perfect predictions."""
     if floor is not None:
         span(*floor, color="#9a9a9a", alpha=0.3, lw=0, zorder=0)
         line(floor[0], color=PALETTE["faint"], lw=0.8, ls=":", zorder=1)
 
 
-def _words_of(floor: tuple[float, float] | None) -> tuple[str, ...]:
+def _floor_note(floor: tuple[float, float] | None) -> tuple[str, ...]:
     return () if floor is None else (f"grey: perfect predictions, mean {number(floor[0])} to 95 % {number(floor[1])}",)
 
 
@@ -179,22 +179,22 @@ def _scale(log: bool, values: Sequence[float | None], floor: tuple[float, float]
     return "log" if log and known and max(known) > _FACTOR * min(known) else "linear"
 
 
-def _plain_numbers(axis: Any, places: Sequence[float] = ()) -> None:
-    """Numbers as people write them; on an axis that grows by factors, at the points themselves where they are few."""
+def _plain_numbers(axis: Any, points: Sequence[float] = ()) -> None:
+    """Plain decimal numbers; on a logarithmic axis, ticks at the points themselves where they are few."""
     if axis.get_scale() != "log":
         axis.get_major_formatter().set_useOffset(False)
         return
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())
-    if not 2 <= len(places) <= _MOST_TICKS:
+    if not 2 <= len(points) <= _MOST_TICKS:
         low, high = axis.get_view_interval()
         crowded = axis.axis_name == "x" and math.log10(high / low) > _DECADES  # numbers side by side need their width
         axis.set_major_locator(LogLocator(subs=(1.0,) if crowded else (1.0, 2.0, 5.0)))
         return
-    kept = [places[0]]
-    for place in places[1:]:
-        if math.log(place / kept[-1]) >= _APART * math.log(places[-1] / places[0]):
-            kept.append(place)
+    kept = [points[0]]
+    for point in points[1:]:
+        if math.log(point / kept[-1]) >= _APART * math.log(points[-1] / points[0]):
+            kept.append(point)
     axis.set_major_locator(FixedLocator(kept))
     axis.set_minor_locator(NullLocator())
 

@@ -9,15 +9,16 @@ from typing import Any
 
 from fcal.plots.calibrated import (
     CDF_REGIONS,
+    DENSITY_HOVER,
     INTERVAL_REGIONS,
     Curve,
     chi2_density,
+    density_line,
     normal_density,
-    region_names,
-    tints,
+    reliability_figure,
 )
 from fcal.plots.captions import share, shortened
-from fcal.plots.figure import Axis, Band, Figure, Line, Mark, Rule, diagonal
+from fcal.plots.figure import Axis, Band, Figure, Line, Mark, Rule
 from fcal.plots.styles import Columns, Rows, bottom_to_top, column_style, line_styles, ordered, row_style
 
 Table = Mapping[str, Any]
@@ -71,23 +72,24 @@ def calibration_figure(panel: Panel, title: str, table: Table, rows: Rows, shown
         shown: Rows whose lines are shown at first.
     """
     curves = curves_of(table["curves"], panel.name, rows)
+    lines = _row_lines(panel, curves, rows, shown)
     caption = [title, *([] if curves else ["no method has this curve"])]
-    visible = {name: curve for name, curve in curves.items() if name in shown}
-    if panel.is_histogram:
-        caption.append(_beyond_axis(visible, rows))
-        marks = [*_law(panel, curves, table.get("df")), *_row_lines(panel, curves, rows, shown)]
-        y = Axis(label=panel.y, from_zero=True)
-        return Figure(title=panel.title, caption=caption, x=Axis(label=panel.x), y=y, marks=marks)
-    regions = INTERVAL_REGIONS if panel.is_of_q else CDF_REGIONS
-    band = band_of(table["curves"], panel.name, rows)
+    if not panel.is_histogram:
+        return reliability_figure(
+            title=panel.title,
+            caption=caption,
+            axes=(panel.x, panel.y),
+            regions=INTERVAL_REGIONS if panel.is_of_q else CDF_REGIONS,
+            band=band_of(table["curves"], panel.name, rows),
+            lines=lines,
+        )
+    beyond = _beyond_axis({name: curve for name, curve in curves.items() if name in shown}, rows)
     return Figure(
         title=panel.title,
-        caption=caption,
-        x=Axis(label=panel.x, limits=(0, 1), share=True),
-        y=Axis(label=panel.y, limits=(0, 1), share=True),
-        marks=[*tints(regions), *([band] if band else []), diagonal(0, 1), *_row_lines(panel, curves, rows, shown)],
-        notes=region_names(regions, list(visible.values())),
-        aspect="equal",
+        caption=[*caption, beyond],
+        x=Axis(label=panel.x),
+        y=Axis(label=panel.y, from_zero=True),
+        marks=[*_law(panel, curves, table.get("df")), *lines],
     )
 
 
@@ -138,9 +140,8 @@ def band_of(methods: Mapping[str, Any], name: str, rows: Rows) -> Band | None:
     return None
 
 
-def _row_lines(panel: Panel, curves: Mapping[str, Curve], rows: Rows, shown: Collection[str]) -> list[Mark]:
+def _row_lines(panel: Panel, curves: Mapping[str, Curve], rows: Rows, shown: Collection[str]) -> list[Line]:
     styles = line_styles(rows, curves)
-    densities = "density %{y:.3~g} at %{x:.3~g}"
     return [
         Line(
             x=curves[name][0],
@@ -149,7 +150,7 @@ def _row_lines(panel: Panel, curves: Mapping[str, Curve], rows: Rows, shown: Col
             dash=styles[name].dash,
             width=1.5 if panel.is_histogram else 2,
             name=row_style(rows, name).full_title,
-            hover=densities if panel.is_histogram else f"nominal %{{x:.1%}}<br>{panel.y} %{{y:.2%}}",
+            hover=DENSITY_HOVER if panel.is_histogram else f"nominal %{{x:.1%}}<br>{panel.y} %{{y:.2%}}",
             steps=panel.is_histogram,
             clipped=panel.is_histogram,
             row=name,
@@ -169,13 +170,13 @@ def _beyond_axis(curves: Mapping[str, Curve], rows: Rows) -> str:
     return f"beyond the axis: {', '.join(shares)}" if shares else ""
 
 
-def _law(panel: Panel, curves: Mapping[str, Curve], df: Any) -> list[Mark]:
+def _law(panel: Panel, curves: Mapping[str, Curve], df: Any) -> list[Line]:
     if not curves or (panel.is_of_q and not isinstance(df, int)):
         return []
     low, high = min(x[0] for x, _ in curves.values()), max(x[-1] for x, _ in curves.values())
-    x, y = chi2_density(low, high, df) if panel.is_of_q else normal_density(low, high)
+    density = chi2_density(low, high, df) if panel.is_of_q else normal_density(low, high)
     name = f"χ²({df})" if panel.is_of_q else "N(0, 1)"
-    return [Line(x=x, y=y, colour="band", width=LAW_WIDTH, name=name, hover="density %{y:.3~g} at %{x:.3~g}")]
+    return [density_line(density, name, colour="band", width=LAW_WIDTH)]
 
 
 def learning_figure(

@@ -31,7 +31,16 @@ from fcal.plots.predicted_positions import (
     gallery_colours,
     read_gallery,
 )
-from fcal.plots.styles import ColumnStyle, RowStyle, column_style, line_styles, ordered, row_style, shown_at_first
+from fcal.plots.styles import (
+    ColumnStyle,
+    RowStyle,
+    column_style,
+    described,
+    line_styles,
+    ordered,
+    row_style,
+    shown_at_first,
+)
 
 _RIM = [withStroke(linewidth=3.2, foreground="black", alpha=0.6)]
 _SCALES = ("", "x", "y", "xy")
@@ -57,19 +66,20 @@ def calibration_sheet(
     """
     if not tables:
         raise ValueError("expected `tables` with at least one, got none")
-    shown = shown_at_first(rows, dict.fromkeys(name for table in tables.values() for name in table["curves"]))
+    names = dict.fromkeys(name for table in tables.values() for name in table["curves"])
+    rows, shown = described(rows, names), shown_at_first(rows, names)
     picture = new_picture(0.6 + 4.4 * len(tables), 13.2)
     grid = picture.subplots(len(PANELS), len(tables), squeeze=False)
     for i, panel in enumerate(PANELS):
         for ax, (title, table) in zip(grid[i], tables.items(), strict=True):
             figure = calibration_figure(panel, title, table, rows, shown)
             heading = f"{shortened(title, _LONGEST_TITLE)}\n\n{panel.title}" if i == 0 else panel.title
-            lines = [line for words in figure.caption[1:] for line in wrap(words, _CAPTION_CHARACTERS)]
+            lines = [line for text in figure.caption[1:] for line in wrap(text, _CAPTION_CHARACTERS)]
             draw(replace(figure, title=heading, caption=lines), ax)
-    names, styles = ordered(rows, shown), line_styles(rows, shown)
-    handles = [picture.axes[0].plot([], [], lw=1.6, **stroke(*styles[name]))[0] for name in names]
+    styles = {name: style for name, style in line_styles(rows).items() if name in shown}
+    handles = [picture.axes[0].plot([], [], lw=1.6, **stroke(*style))[0] for style in styles.values()]
     handles += picture.axes[0].plot([], [], lw=0.8 * LAW_WIDTH, color=PALETTE["band"])
-    titles = [row_style(rows, name).full_title for name in names]
+    titles = [rows[name].full_title for name in styles]
     common_legend(picture, handles, [*titles, "chi-squared or N(0, 1)"], ncols=4, handlelength=4)
     return picture
 
@@ -210,12 +220,12 @@ def tradeoff(
     labels: list[tuple[str, tuple[float, float], str]] = []
     for name in ordered(rows, curves):
         points = [point for point in curves[name] if _is_number(point.get(x)) and _is_number(point.get(y))]
-        places = [(float(point[x]), float(point[y])) for point in points]
+        pairs = [(float(point[x]), float(point[y])) for point in points]
         title, (colour, dash) = row_style(rows, name).full_title, styles[name]
-        xs, ys = [a for a, _ in places], [b for _, b in places]
+        xs, ys = [a for a, _ in pairs], [b for _, b in pairs]
         marks.append(Line(x=xs, y=ys, colour=colour, dash=dash, width=1.75, marker=5.5, name=title))
         if label is not None:
-            labels += [(_text(p.get(label, "")), place, colour) for p, place in zip(points, places, strict=True)]
+            labels += [(_text(p.get(label, "")), pair, colour) for p, pair in zip(points, pairs, strict=True)]
     if floor is not None:
         marks.append(Rule(at=floor, axis="y", dash="dashed", name="floor: a calibrated model"))
     axes = (Axis(label=column_style(columns, name).title, log=key in log) for key, name in (("x", x), ("y", y)))
@@ -225,8 +235,8 @@ def tradeoff(
         if not axis.log:
             ticks.set_major_locator(MaxNLocator(5))
     style: dict[str, Any] = {"textcoords": "offset points", "fontsize": 6.5, "parse_math": False}
-    for text, place, colour in labels:
-        ax.annotate(text, place, (3, 3), color=PALETTE[colour], **style)
+    for text, pair, colour in labels:
+        ax.annotate(text, pair, (3, 3), color=PALETTE[colour], **style)
     return ax
 
 

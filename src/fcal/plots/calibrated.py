@@ -9,11 +9,12 @@ from torch import Tensor
 from torch.distributions import Chi2, Normal
 
 from fcal.metrics.report import Reliability, SigmaBins
-from fcal.plots.figure import Note, Tint
+from fcal.plots.figure import Axis, Band, Figure, Line, Note, Tint
 
 Point = tuple[float, float]
 Curve = tuple[Sequence[float], Sequence[float]]
 
+DENSITY_HOVER = "density %{y:.3~g} at %{x:.3~g}"
 _DENSITY_POINTS = 241
 _NAME_WIDTH, _NAME_HEIGHT = 0.36, 0.07  # of the name of a region, as shares of the axes
 
@@ -90,14 +91,47 @@ CDF_REGIONS = (
 TINTS = {"over-confident": "over-soft", "under-confident": "under-soft"}
 
 
-def tints(regions: Iterable[Region]) -> list[Tint]:
-    """The areas of regions."""
-    return [Tint(TINTS[region.name], region.corners) for region in regions]
+def reliability_figure(
+    *,
+    title: str,
+    caption: Sequence[str],
+    axes: tuple[str, str],
+    regions: Sequence[Region],
+    band: Band | None,
+    lines: Sequence[Line],
+) -> Figure:
+    """A reliability diagram: nominal against empirical probability, with the regions named where lines leave room.
+
+    Args:
+        title: Heading.
+        caption: Small lines under it.
+        axes: Labels of both axes.
+        regions: ``CDF_REGIONS`` or ``INTERVAL_REGIONS``.
+        band: Where calibrated models lie, if known.
+        lines: Of the models.
+    """
+    x, y = (Axis(label=label, limits=(0, 1), share=True) for label in axes)
+    tints = [Tint(TINTS[region.name], region.corners) for region in regions]
+    curves = [(line.x, line.y) for line in lines if line.visible]
+    return Figure(
+        title=title,
+        caption=caption,
+        x=x,
+        y=y,
+        marks=[*tints, *([band] if band else []), diagonal(0, 1), *lines],
+        notes=[Note(region.name, *region.spot(curves), region.side) for region in regions],
+        aspect="equal",
+    )
 
 
-def region_names(regions: Iterable[Region], curves: Sequence[Curve]) -> list[Note]:
-    """The names of regions, where curves leave room for them."""
-    return [Note(region.name, *region.spot(curves), region.side) for region in regions]
+def diagonal(low: float, high: float) -> Line:
+    """Where both axes have the same value."""
+    return Line(x=(low, high), y=(low, high), colour="faint", width=1, dash="dashed")
+
+
+def density_line(curve: Curve, name: str, *, colour: str = "ink", width: float = 2) -> Line:
+    """The density of a law beside a histogram."""
+    return Line(x=curve[0], y=curve[1], colour=colour, width=width, name=name, hover=DENSITY_HOVER)
 
 
 def sigma_limits(curves: Iterable[SigmaBins]) -> tuple[float, float]:

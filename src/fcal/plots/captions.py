@@ -1,4 +1,4 @@
-"""Numbers as words: what stands in a panel and in a table, the same wherever it is shown."""
+"""Numbers as text, the same in pictures, tables and pages."""
 
 import math
 
@@ -10,7 +10,7 @@ _LEAST_SHARE = 5e-5
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """A number with some significant digits; a dash where there is none.
+    """A number with ``digits`` significant digits; a dash where it is missing or not finite.
 
     Example:
         >>> number(0.012345), number(1.5), number(1234.5), number(None), number(float("nan"))
@@ -36,7 +36,7 @@ def share(value: float | None, digits: int = 1) -> str:
 
 
 def count(value: int) -> str:
-    """A count with its thousands apart: ``12,345``."""
+    """A count with thousands separators: ``12,345``."""
     return f"{value:,}"
 
 
@@ -51,7 +51,7 @@ def interval(value: Interval) -> str:
 
 
 def floor(value: Floor | None) -> str:
-    """What a calibrated model would score.
+    """The scores of calibrated models.
 
     Example:
         >>> floor(Floor(0.0041, 0.007))
@@ -61,18 +61,18 @@ def floor(value: Floor | None) -> str:
 
 
 def sizes(report: Report) -> str:
-    """What a calibration error depends on: bins, degrees of freedom and amount of data."""
+    """Bins, degrees of freedom and amount of data, which calibration errors depend on."""
     return f"S = {report.bins}, K = {report.df}, n = {count(report.n)}"
 
 
 def with_floor(name: str, value: float | None, least: Floor | None) -> str:
-    """A named score beside what a calibrated model would score.
+    """A named score beside those of calibrated models.
 
     Example:
         >>> with_floor("ECE(z)", 0.0213, Floor(0.0041, 0.007))
         'ECE(z) 0.0213; floor 0.00410 (95 % below 0.00700)'
     """
-    return "; ".join(part for part in (f"{name} {number(value)}", floor(least)) if part)
+    return "; ".join(filter(None, (f"{name} {number(value)}", floor(least))))
 
 
 def sigma_bins(report: Report, bins: int) -> str:
@@ -82,7 +82,7 @@ def sigma_bins(report: Report, bins: int) -> str:
 
 
 def beyond(histogram: Histogram) -> str:
-    """How much of the data a histogram does not show; nothing where that rounds to 0.
+    """The share of the data beyond the axis of a histogram; empty where that rounds to 0.
 
     Example:
         >>> beyond(Histogram(edges=(0.0, 1.0), density=(0.9,), beyond=0.1))

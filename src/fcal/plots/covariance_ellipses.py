@@ -1,4 +1,4 @@
-"""What error bars of a position may look like beside the truth: too small, too large, and right."""
+"""Predicted covariance ellipses of a position: too small, too large, and right."""
 
 import math
 from typing import Any
@@ -18,14 +18,14 @@ _RADII = (1.0, 2.0)
 
 
 def didactic(*, points: int = 300, generator: torch.Generator | None = None) -> Figure:
-    r"""Errors of a two-dimensional Gaussian beside four ellipses: the truth, one too small, one too large, one right.
+    r"""Errors of a two-dimensional Gaussian and four covariances: the truth, too small, too large, and right.
 
-    An ellipse of r sigma holds :math:`1 - e^{-r^2 / 2}` of the points where the covariance is true: 39.3 % for one
-    sigma, 86.5 % for two.
+    An ellipse of r sigma holds :math:`1 - e^{-r^2 / 2}` of the points if the covariance is true: 39.3 % for one sigma,
+    86.5 % for two.
 
     Args:
         points: Number of points drawn.
-        generator: Source of the points; a fixed seed where absent.
+        generator: Source of the points; one with a fixed seed where absent.
 
     Returns:
         A figure of four panels, outside of pyplot.

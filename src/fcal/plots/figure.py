@@ -162,8 +162,3 @@ class Figure:
     notes: Sequence[Note] = ()
     legend: Literal["", "upper right", "lower left", "above", "free"] = ""
     aspect: Literal["wide", "square", "equal"] = "wide"
-
-
-def diagonal(low: float, high: float) -> Line:
-    """Where both axes have the same value."""
-    return Line(x=(low, high), y=(low, high), colour="faint", width=1, dash="dashed")

@@ -7,7 +7,7 @@ from typing import Any
 
 from fcal.plots.captions import shortened
 from fcal.plots.figure import Axis, Band, Bars, Dots, Figure, Line, Mark, Note, Rule, Tint
-from fcal.plots.styles import DASHES
+from fcal.plots.styles import DASHES, SERIES
 
 try:
     import matplotlib.figure
@@ -17,6 +17,7 @@ try:
 except ImportError as error:
     raise ImportError("expected matplotlib for fcal.plots; pip install 'fcal[cli]'") from error
 
+_SERIES_COLOURS = ("#0072B2", "#C75500", "#00805F", "#A8487F", "#8A6D00", "#2A8FC4", "#B3263A", "#6A5ACD")
 # Okabe and Ito's palette, darkened where text or thin lines in it would be hard to see on white.
 PALETTE: dict[str, str | tuple[str, float]] = {
     "ink": "#333333",
@@ -30,14 +31,7 @@ PALETTE: dict[str, str | tuple[str, float]] = {
     "band": ("#9a9a9a", 0.45),
     "over-soft": ("#D55E00", 0.07),
     "under-soft": ("#56B4E9", 0.11),
-    "series-a": "#0072B2",
-    "series-b": "#C75500",
-    "series-c": "#00805F",
-    "series-d": "#A8487F",
-    "series-e": "#8A6D00",
-    "series-f": "#2A8FC4",
-    "series-g": "#B3263A",
-    "series-h": "#6A5ACD",
+    **dict(zip(SERIES, _SERIES_COLOURS, strict=True)),
 }
 VERDICT_COLOURS = {
     "calibrated": "#00735A",
@@ -87,8 +81,8 @@ def draw(figure: Figure, ax: Any = None) -> Axes:
     for name, axis in (("x", figure.x), ("y", figure.y)):
         if axis.log:
             ax.set(**{f"{name}scale": "log"})
-    for place, mark in enumerate(figure.marks):
-        _draw_mark(mark, ax, 1 + place / 100)
+    for index, mark in enumerate(figure.marks):
+        _draw_mark(mark, ax, 1 + index / 100)
     for note in figure.notes:
         write(ax, note)
     for axis, ticks, name in ((figure.x, ax.xaxis, "x"), (figure.y, ax.yaxis, "y")):
@@ -152,9 +146,9 @@ def _draw_rule(mark: Rule, ax: Axes, order: float) -> None:
     across = ax.axvline if mark.axis == "x" else ax.axhline
     across(mark.at, **stroke(mark.colour, mark.dash), lw=0.9, zorder=order, label=mark.name or None)
     if mark.label:
-        place: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "ha": "center", "va": "top"}
+        top: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "ha": "center", "va": "top"}
         colour = PALETTE[mark.colour]
-        ax.annotate(mark.label, (mark.at, 0.99), **place, fontsize=_SMALL, color=colour, fontweight="bold")
+        ax.annotate(mark.label, (mark.at, 0.99), **top, fontsize=_SMALL, color=colour, fontweight="bold")
 
 
 def stroke(colour: str, dash: str = "solid") -> dict[str, Any]:

@@ -3,23 +3,23 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import cycle
 
 from fcal.metrics.report import Histogram, Reliability, Report, SigmaBins
 from fcal.plots.calibrated import (
     CDF_REGIONS,
     INTERVAL_REGIONS,
     TINTS,
-    Curve,
-    Region,
     band_at,
     chi2_density,
+    density_line,
+    diagonal,
     normal_density,
-    region_names,
+    reliability_figure,
     sigma_limits,
-    tints,
 )
 from fcal.plots.captions import beyond, count, interval, number, share, shortened, sigma_bins, sizes, with_floor
-from fcal.plots.figure import Axis, Band, Bars, Dots, Figure, Line, Mark, Note, Rule, Tint, diagonal
+from fcal.plots.figure import Axis, Band, Bars, Dots, Figure, Line, Mark, Note, Rule, Tint
 
 _MOST_MARKERS = 60
 _CAPTION_LEVELS = ("0.5", "0.9", "0.95")
@@ -36,36 +36,44 @@ _Z, _Q = "z, errors in units of the predicted sigma", "q, sum of K squared resid
 
 def reliability_z(report: Report) -> Figure:
     """CDF of z against N(0, 1)."""
-    caption = with_floor("ECE(z)", report.ece_z, report.ece_z_floor), sizes(report)
-    return _reliability("CDF of z", caption, report.curves.z, CDF_REGIONS, "nominal probability", "share of z below")
+    return reliability_figure(
+        title="CDF of z",
+        caption=(with_floor("ECE(z)", report.ece_z, report.ece_z_floor), sizes(report)),
+        axes=("nominal probability", "share of z below"),
+        regions=CDF_REGIONS,
+        band=_consistency(report.curves.z),
+        lines=[_reliability_line(report.curves.z, "z below")],
+    )
 
 
 def reliability_q(report: Report) -> Figure:
     """CDF of q against chi-squared."""
-    caption = with_floor("ECE(q)", report.ece_q, report.ece_q_floor), sizes(report)
-    curve = report.curves.q
-    return _reliability("CDF of q", caption, curve, INTERVAL_REGIONS, "nominal probability", "share of q below")
+    return reliability_figure(
+        title="CDF of q",
+        caption=(with_floor("ECE(q)", report.ece_q, report.ece_q_floor), sizes(report)),
+        axes=("nominal probability", "share of q below"),
+        regions=INTERVAL_REGIONS,
+        band=_consistency(report.curves.q),
+        lines=[_reliability_line(report.curves.q, "q below")],
+    )
 
 
 def reliability_central(report: Report) -> Figure:
     """Nominal level of central intervals against the share of targets inside."""
     levels = {level: held for level, held in report.coverage.items() if level in _CAPTION_LEVELS}
     held = ", ".join(f"{float(level):.0%} held {share(value)}" for level, value in levels.items())
-    caption, curve = (held, f"n = {count(report.n)}"), report.curves.central
-    return _reliability("Central intervals", caption, curve, INTERVAL_REGIONS, "nominal level", "share inside")
+    lines = [_reliability_line(report.curves.central, "inside")]
+    return _central((held, f"n = {count(report.n)}"), report, lines)
 
 
-def _reliability(
-    title: str, caption: Sequence[str], curve: Reliability, regions: Sequence[Region], x: str, y: str
-) -> Figure:
-    return Figure(
-        title=title,
+def _central(caption: Sequence[str], report: Report, lines: Sequence[Line]) -> Figure:
+    return reliability_figure(
+        title="Central intervals",
         caption=caption,
-        x=Axis(label=x, limits=(0, 1), share=True),
-        y=Axis(label=y, limits=(0, 1), share=True),
-        marks=[*tints(regions), _consistency(curve), diagonal(0, 1), _reliability_line(curve, y)],
-        notes=region_names(regions, [(curve.nominal, curve.empirical)]),
-        aspect="equal",
+        axes=("nominal level", "share inside"),
+        regions=INTERVAL_REGIONS,
+        band=_consistency(report.curves.central),
+        lines=lines,
     )
 
 
@@ -99,7 +107,7 @@ def q_histogram(report: Report) -> Figure:
     histogram = report.curves.q_histogram
     caption = with_floor("ECE(q)", report.ece_q, report.ece_q_floor), sizes(report) + beyond(histogram)
     density = chi2_density(histogram.edges[0], histogram.edges[-1], report.df)
-    law = _law(density, f"χ²({report.df})")
+    law = density_line(density, f"χ²({report.df})")
     return _histogram("Sums q of squared residuals", caption, [_bars(histogram, "q")], law, _Q)
 
 
@@ -121,11 +129,7 @@ def _bars(histogram: Histogram, name: str, colour: str = "data") -> Bars:
 
 
 def _normal(histogram: Histogram) -> Line:
-    return _law(normal_density(histogram.edges[0], histogram.edges[-1]), "N(0, 1)")
-
-
-def _law(curve: Curve, name: str) -> Line:
-    return Line(x=curve[0], y=curve[1], colour="ink", name=name, hover="density %{y:.3~g} at %{x:.3~g}")
+    return density_line(normal_density(histogram.edges[0], histogram.edges[-1]), "N(0, 1)")
 
 
 def qq(report: Report) -> Figure:
@@ -220,8 +224,8 @@ def coverage_by_group(report: Report, levels: Sequence[float] = (0.5, 0.9)) -> F
     if not groups:
         raise ValueError("expected `report` with groups, got none")
     marks: list[Mark] = []
-    for place, level in enumerate(levels):
-        marks += _group_marks(report, level, _LEVEL_COLOURS[place % len(_LEVEL_COLOURS)])
+    for level, colour in zip(levels, cycle(_LEVEL_COLOURS), strict=False):
+        marks += _group_marks(report, level, colour)
     grey = f"grey: where 95 % of calibrated groups lie; {len(groups)} groups, n = {count(report.n)}"
     return Figure(
         title="Coverage by group",
@@ -281,17 +285,12 @@ def comparison(before: Report, after: Report) -> list[Figure]:
 
 
 def _compared_intervals(before: Report, after: Report) -> Figure:
-    first, second = before.curves.central, after.curves.central
-    figure = reliability_central(after)
-    *others, _ = figure.marks
-    lines = _reliability_line(first, "inside", "before", "second"), _reliability_line(second, "inside", "after")
-    return replace(
-        figure,
-        caption=(f"n = {count(before.n)} before, {count(after.n)} after",),
-        marks=[*others, *lines],
-        notes=region_names(INTERVAL_REGIONS, [(first.nominal, first.empirical)]),
-        legend="above",
-    )
+    lines = [
+        _reliability_line(before.curves.central, "inside", "before", "second"),
+        _reliability_line(after.curves.central, "inside", "after"),
+    ]
+    caption = (f"n = {count(before.n)} before, {count(after.n)} after",)
+    return replace(_central(caption, after, lines), legend="above")
 
 
 def _compared_histograms(before: Report, after: Report) -> Figure:

@@ -78,6 +78,16 @@ Rows = Mapping[str, RowStyle]
 Columns = Mapping[str, ColumnStyle]
 
 
+def described(rows: Rows, names: Iterable[str]) -> dict[str, RowStyle]:
+    """Descriptions of all rows of a picture or page: a name without one is its own title, and comes last.
+
+    Example:
+        >>> {name: style.title for name, style in described({"nll": RowStyle("NLL")}, ["mine", "nll"]).items()}
+        {'nll': 'NLL', 'mine': 'mine'}
+    """
+    return dict(rows) | {name: RowStyle(name) for name in names if name not in rows}
+
+
 def row_style(rows: Rows, name: str) -> RowStyle:
     """The description of a row; its own name where there is none."""
     return rows.get(name) or RowStyle(name)
@@ -106,8 +116,8 @@ def ordered(rows: Rows, names: Iterable[str]) -> list[str]:
         >>> ordered({"oracle": RowStyle("oracle"), "nll": RowStyle("NLL")}, ["mine", "nll", "oracle"])
         ['oracle', 'nll', 'mine']
     """
-    places = {name: place for place, name in enumerate(rows)}
-    return sorted(names, key=lambda name: places.get(name, len(places)))
+    positions = {name: i for i, name in enumerate(rows)}
+    return sorted(names, key=lambda name: positions.get(name, len(positions)))
 
 
 def shown_at_first(rows: Rows, names: Iterable[str]) -> set[str]:
@@ -151,19 +161,19 @@ def line_styles(rows: Rows, names: Iterable[str] = ()) -> dict[str, LineStyle]:
         >>> line_styles(rows, ["mine"])["nll"], line_styles(rows)["oracle"].colour
         (LineStyle(colour='series-b', dash='solid'), 'ink')
     """
-    styles = dict(rows) | {name: RowStyle(name) for name in names if name not in rows}
+    styles = described(rows, names)
     ranks = {style.title: style.highlight for style in styles.values() if style.highlight is not None}
     free = max(ranks.values(), default=-1) + 1
     others = dict.fromkeys(s.title for s in styles.values() if s.title not in ranks and not s.reference)
-    places = ranks | {title: free + i for i, title in enumerate(others)}
-    return {name: _line_style(style, places.get(style.title, 0)) for name, style in styles.items()}
+    positions = ranks | {title: free + i for i, title in enumerate(others)}
+    return {name: _line_style(style, positions.get(style.title, 0)) for name, style in styles.items()}
 
 
-def _line_style(style: RowStyle, place: int) -> LineStyle:
+def _line_style(style: RowStyle, position: int) -> LineStyle:
     if style.reference:
         return LineStyle("ink", "dot")
     # At most four share a colour: two methods, each with its variant; a step of its own each keeps their dashes apart.
-    lap, colour = divmod(place, len(SERIES))
+    lap, colour = divmod(position, len(SERIES))
     step = lap + (2 if style.variant else 0)
     return LineStyle(SERIES[colour], _CYCLE[(colour + step) % len(_CYCLE)])
 

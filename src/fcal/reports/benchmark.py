@@ -13,13 +13,13 @@ from fcal.plots.styles import (
     LineStyle,
     Rows,
     RowStyle,
+    described,
     line_styles,
     ordered,
     row_style,
     shown_at_first,
 )
-from fcal.reports.markup import escaped
-from fcal.reports.page import Section, page
+from fcal.reports.page import Section, escaped, page
 from fcal.reports.plotly_renderer import colour_of, grid
 from fcal.reports.results_table import (
     FLOOR_RULE,
@@ -108,6 +108,8 @@ def benchmark_sections(
 ) -> list[Section]:
     """The sections of :func:`benchmark_page`, for pages that hold more."""
     tables = _checked(tables)
+    parts = [table.get(part) or {} for table in tables for part in ("rows", "curves", "learning")]
+    rows = described(rows, (name for part in parts for name in part))
     return [
         _introduction(tables, notes),
         *(Section(table_title(table), _results(table, rows, columns)) for table in tables),

@@ -7,29 +7,29 @@ from fcal._files import provenance
 from fcal.metrics.report import Floor, Report, ScoreDecomposition
 from fcal.plots import report_figures
 from fcal.plots.captions import MISSING, count, interval, number, share, shortened
-from fcal.reports.markup import Cell, Column, escaped, table
-from fcal.reports.page import Section, page
+from fcal.reports.page import Cell, Column, Section, escaped, page, table
 from fcal.reports.plotly_renderer import grid
 
 _FITTED_ON = "Measured on the rows the recalibrator was fitted on: expect new data to do worse."
 _MOST_GROUPS = 1000
 _MOST_DRAWN_GROUPS = 60
 _LONGEST_NAME = 80
+_ERRORS = {"ece_z": "ECE(z)", "mce_z": "MCE(z)", "ece_q": "ECE(q)", "mce_q": "MCE(q)", "ence": "ENCE"}
 
 
 def calibration_page(report: Report, *, source: str, command: str) -> str:
-    """The whole page of ``fcal evaluate --out``: verdict, pictures, groups, numbers, and how it was made.
+    """The whole page of ``fcal evaluate --out``: verdict, pictures, groups, numbers, command and versions.
 
     Args:
-        report: What ``fcal.evaluate`` returned.
-        source: Where the predictions came from, such as a file name.
-        command: What was run, exactly.
+        report: From ``fcal.evaluate``.
+        source: Where the predictions come from, such as a file name.
+        command: The command that was run.
 
     Returns:
         One self-contained HTML document; it makes no request and opens from disk.
 
     Raises:
-        TypeError: ``report`` is something else.
+        TypeError: ``report`` is not a Report.
         ImportError: plotly is not installed.
     """
     if not isinstance(report, Report):
@@ -38,13 +38,13 @@ def calibration_page(report: Report, *, source: str, command: str) -> str:
 
 
 def calibration_sections(report: Report) -> list[Section]:
-    """The sections of that page, for pages that hold more."""
+    """The sections of :func:`calibration_page`, for pages that hold more."""
     groups = [groups_section(report)] if report.groups else []
     return [verdict_section(report), plots_section(report), *groups, numbers_section(report)]
 
 
 def verdict_section(report: Report) -> Section:
-    """The verdict, why, how sure, and under which assumption."""
+    """The verdict, its reason, the moments of z, and the assumptions."""
     facts = (
         ("sd of z", interval(report.scale), "1 is right; above, error bars are too short"),
         ("mean of z", interval(report.shift), "0 is right; else predictions are biased"),
@@ -70,12 +70,12 @@ def _clusters(report: Report) -> str:
 
 
 def numbers_section(report: Report) -> Section:
-    """Every number; calibration errors beside what a calibrated model would score, with what they depend on."""
-    parts = [_errors_table(report), _coverage_table(report), _scores_table(report)]
+    """Every number; calibration errors beside the scores of calibrated models, with bins, K and n."""
+    tables = [_errors_table(report), _coverage_table(report), _scores_table(report)]
     splits = [(name, split) for name, split in (("NLL", report.nll_split), ("CRPS", report.crps_split)) if split]
     if splits:
-        parts.append(_splits_table(report, splits))
-    return Section("Numbers", f'<div class="tables">{"".join(parts)}</div>')
+        tables.append(_splits_table(report, splits))
+    return Section("Numbers", f'<div class="tables">{"".join(tables)}</div>')
 
 
 def _errors_table(report: Report) -> str:
@@ -88,31 +88,21 @@ def _errors_table(report: Report) -> str:
         Column("K", hint="degrees of freedom of q"),
         Column("n", hint="values"),
     ]
-    bins, df, n = Cell(str(report.bins)), Cell(str(report.df)), Cell(count(report.n))
-    rows = [
-        (Cell(name), *_against(value, floor), *sizes)
-        for name, value, floor, sizes in (
-            ("ECE(z)", report.ece_z, report.ece_z_floor, (bins, df, n)),
-            ("MCE(z)", report.mce_z, report.mce_z_floor, (bins, df, n)),
-            ("ECE(q)", report.ece_q, report.ece_q_floor, (bins, df, n)),
-            ("MCE(q)", report.mce_q, report.mce_q_floor, (bins, df, n)),
-            ("ENCE", report.ence, report.ence_floor, (Cell(MISSING), Cell(MISSING), n)),
-        )
-    ]
+    rows = []
+    for name, title in _ERRORS.items():
+        bins, df = (MISSING, MISSING) if name == "ence" else (str(report.bins), str(report.df))
+        cells = _against(getattr(report, name), getattr(report, f"{name}_floor"))
+        rows.append([Cell(title), *cells, Cell(bins), Cell(df), Cell(count(report.n))])
     return table(columns, rows, caption="Calibration errors, beside what a perfectly calibrated model would score")
 
 
 def _against(value: float | None, floor: Floor | None) -> tuple[Cell, Cell, Cell]:
-    """A value and its floor; one above what 95 % of calibrated models reach is marked."""
+    """A value and its floor; a value above the scores of 95 % of calibrated models is marked."""
     if floor is None:
         return Cell(number(value)), Cell(MISSING), Cell(MISSING)
     above = value is not None and math.isfinite(value) and value > floor.q95
-    kind = "above" if above else ""
-    return (
-        Cell(number(value) + (" ▲" if above else ""), kind=kind),
-        Cell(number(floor.expected)),
-        Cell(number(floor.q95)),
-    )
+    marked = Cell(f"{number(value)} ▲", kind="above") if above else Cell(number(value))
+    return marked, Cell(number(floor.expected)), Cell(number(floor.q95))
 
 
 def _coverage_table(report: Report) -> str:
@@ -131,8 +121,8 @@ def _points(value: float) -> str:
 def _scores_table(report: Report) -> str:
     columns = [Column("score", number=False), Column("value"), Column("what it is", number=False)]
     rows = [
-        (Cell(name), Cell(number(value, 4)), Cell(words))
-        for name, value, words in (
+        (Cell(name), Cell(number(value, 4)), Cell(description))
+        for name, value, description in (
             ("NLL", report.nll, "mean negative log-likelihood"),
             ("CRPS", report.crps, "in the target's unit"),
             ("RMSE", report.rmse, "of the predicted mean"),
@@ -176,28 +166,28 @@ def plots_section(report: Report) -> Section:
     ]
     if report.curves.sigma is not None:
         figures += [report_figures.error_by_sigma(report), report_figures.sparsification(report)]
-    words = "<p>Grey bands: where 95 % of perfectly calibrated models would lie on as much data.</p>"
-    return Section("Pictures", words + grid(figures), plots=True)
+    text = "<p>Grey bands: where 95 % of perfectly calibrated models would lie on as much data.</p>"
+    return Section("Pictures", text + grid(figures), plots=True)
 
 
 def groups_section(report: Report, *, most: int = _MOST_GROUPS) -> Section:
-    """A table of all groups that sorts by a click or a key on its headers; few groups are drawn as well.
+    """A table of all groups that is sorted by a click on a heading, and a figure where groups are few.
 
     Args:
-        report: With groups.
-        most: Largest number of rows; of more groups, those whose sd of z is farthest from 1 are shown.
+        report: Of data in groups.
+        most: Largest number of rows; of more groups, the table shows those whose sd of z is farthest from 1.
     """
     groups = report.groups
     if not groups:
         raise ValueError("expected `report` with groups, got none")
     chosen = list(groups)
-    words = f"{count(len(groups))} groups; intervals are corrected for their number. Click a column to sort by it."
+    text = f"{count(len(groups))} groups; intervals are corrected for their number. Click a column to sort by it."
     if len(groups) > most:
         chosen = sorted(groups, key=lambda name: -_distance(groups[name]))[:most]
-        words += f" Shown are the {count(most)} whose sd of z is farthest from 1."
+        text += f" Shown are the {count(most)} whose sd of z is farthest from 1."
     caption = "Groups, by the column you choose"
     rows = (_group_row(name, groups[name]) for name in chosen)
-    body = f"<p>{words}</p>{table(_GROUP_COLUMNS, rows, caption=caption, sortable=True)}"
+    body = f"<p>{text}</p>{table(_GROUP_COLUMNS, rows, caption=caption, sortable=True)}"
     drawn = len(groups) <= _MOST_DRAWN_GROUPS
     return Section("Groups", body + (grid([report_figures.coverage_by_group(report)]) if drawn else ""), plots=drawn)
 
@@ -242,14 +232,14 @@ def _group_row(name: str, group: Report) -> list[Cell]:
 
 
 def comparison_section(before: Report, after: Report) -> Section:
-    """Two reports side by side, before and after a repair, as numbers and in the same figures."""
-    words = "".join(
+    """Two reports, before and after a recalibration, side by side in a table and in the same figures."""
+    verdicts = "".join(
         f'<div class="verdict small {escaped(report.verdict.replace(" ", "-"))}"><p class="when">{when}</p>'
         f'<p class="word">{escaped(report.verdict)}</p><p class="reason">{escaped(report.reason)}</p></div>'
         for when, report in (("before", before), ("after", after))
     )
     note = f'<ul class="notes"><li>{escaped(_FITTED_ON)}</li></ul>' if after.fitted_on else ""
-    body = f'<div class="pair">{words}</div>{note}{_comparison_table(before, after)}'
+    body = f'<div class="pair">{verdicts}</div>{note}{_comparison_table(before, after)}'
     return Section("Before and after", body + grid(report_figures.comparison(before, after)), plots=True)
 
 
@@ -262,27 +252,14 @@ def _comparison_table(before: Report, after: Report) -> str:
     for level, held in after.coverage.items():
         nominal = share(float(level), 0)
         rows.append((f"{nominal} interval holds", share(before.coverage.get(level)), share(held), nominal))
-    for name in ("ece_z", "mce_z", "ece_q", "mce_q", "ence"):
+    for name, title in _ERRORS.items():
         floor: Floor | None = getattr(after, f"{name}_floor")
         most = MISSING if floor is None else f"below {number(floor.q95)} in 95 %"
-        rows.append((_TITLES[name], number(getattr(before, name)), number(getattr(after, name)), most))
-    rows.extend(
-        (_TITLES[name], number(getattr(before, name), 4), number(getattr(after, name), 4), MISSING)
-        for name in ("nll", "crps", "rmse", "sharpness")
-    )
+        rows.append((title, number(getattr(before, name)), number(getattr(after, name)), most))
+    rows += [
+        (title, number(getattr(before, name), 4), number(getattr(after, name), 4), MISSING)
+        for name, title in {"nll": "NLL", "crps": "CRPS", "rmse": "RMSE", "sharpness": "sharpness"}.items()
+    ]
     sizes = f"S = {after.bins}, K = {after.df}, n = {count(before.n)} before and {count(after.n)} after"
     cells = ([Cell(text) for text in row] for row in rows)
     return table(columns, cells, caption=f"Numbers before and after; {sizes}")
-
-
-_TITLES = {
-    "ece_z": "ECE(z)",
-    "mce_z": "MCE(z)",
-    "ece_q": "ECE(q)",
-    "mce_q": "MCE(q)",
-    "ence": "ENCE",
-    "nll": "NLL",
-    "crps": "CRPS",
-    "rmse": "RMSE",
-    "sharpness": "sharpness",
-}

@@ -1,16 +1,22 @@
-"""The page around sections: one file, no request to anywhere, dark and light, for desk, phone and paper."""
+"""HTML: escaped text, tables, and the page around sections.
+
+A page is one file that makes no request, dark and light, for desk, phone and paper. Whatever comes from a file or a
+command line is text and never markup.
+"""
 
 import base64
 import hashlib
+import html
+import json
+import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
 from fcal._files import atomic_path
 from fcal.plots.captions import MISSING
-from fcal.reports.markup import escaped
 
 
 @dataclass(frozen=True)
@@ -19,8 +25,8 @@ class Section:
 
     Attributes:
         title: Heading, as text; none where empty.
-        body_html: Markup in which everything from outside is already escaped.
-        plots: Whether it holds figures, so that the page needs the library that draws them.
+        body_html: Markup in which all foreign text is escaped.
+        plots: Whether it holds figures, for which the page includes plotly.
     """
 
     title: str
@@ -31,13 +37,13 @@ class Section:
 def page(title: str, sections: Iterable[Section], *, command: str, versions: Mapping[str, Any]) -> str:
     """A whole page as one string.
 
-    Its scripts are known to the browser by their checksums; anything else, and every request, is forbidden.
+    Its content security policy allows its own scripts, by their checksums, and no request.
 
     Args:
         title: Of the page, as text.
         sections: From top to bottom.
-        command: What was run, exactly; shown at the bottom.
-        versions: By name, such as ``fcal._files.provenance()`` returns; shown beside it.
+        command: The command that was run, shown at the bottom.
+        versions: By name, as ``fcal._files.provenance()`` returns them, shown beside it.
 
     Returns:
         HTML, to be saved as UTF-8.
@@ -78,7 +84,7 @@ def write_page(
     command: str,
     versions: Mapping[str, Any],
 ) -> None:
-    """Write a :func:`page` to a file, which is whole or not there; one that exists is replaced."""
+    """Write a :func:`page` to a file atomically; an existing file is replaced."""
     write_html(path, page(title, sections, command=command, versions=versions))
 
 
@@ -118,3 +124,130 @@ def _plotly() -> str:
     # A browser reads line ends as \n before it takes the checksum.
     script: str = get_plotlyjs().replace("\r\n", "\n").replace("\r", "\n")
     return script
+
+
+def escaped(text: object) -> str:
+    """Text that is safe between tags and in quoted attributes.
+
+    Example:
+        >>> escaped("<b>5 > 3</b>")
+        '&lt;b&gt;5 &gt; 3&lt;/b&gt;'
+    """
+    # A lone surrogate, as in a file name that is not UTF-8, cannot be written.
+    return html.escape(str(text).encode("utf-8", "replace").decode("utf-8"), quote=True)
+
+
+def script_json(document: Any) -> str:
+    r"""JSON that cannot end the script element around it; numbers that are not finite become null.
+
+    Example:
+        >>> script_json({"name": "</script>", "value": float("nan")})
+        '{"name":"\\u003c/script\\u003e","value":null}'
+    """
+    text = json.dumps(_finite(document), allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table.
+
+    Attributes:
+        text: Its content.
+        value: Sort key: a number, a string, or None where missing; columns of text are sorted by ``text`` then.
+        kind: CSS classes.
+        small: Small print under the text.
+        hint: Shown when hovering.
+    """
+
+    text: str
+    value: float | str | None = None
+    kind: str = ""
+    small: str = ""
+    hint: str = ""
+
+
+@dataclass(frozen=True)
+class Column:
+    """Head of a column.
+
+    Attributes:
+        title: Its text.
+        number: Whether the column holds numbers, which are aligned right and sorted by size.
+        hint: Shown when hovering.
+    """
+
+    title: str
+    number: bool = True
+    hint: str = ""
+
+
+def table(
+    columns: Sequence[Column],
+    rows: Iterable[Sequence[Cell]],
+    *,
+    caption: str,
+    sortable: bool = False,
+    foot: Iterable[Sequence[Cell]] = (),
+    kind: str = "",
+) -> str:
+    """A table that scrolls in its own box where the page is narrower; the first column names the row.
+
+    Args:
+        columns: Headings.
+        rows: Cells of each row.
+        caption: What it shows.
+        sortable: Whether a click on a heading sorts the rows.
+        foot: Rows that stay at the end.
+        kind: CSS classes.
+    """
+    head = "".join(_head(column, sortable=sortable) for column in columns)
+    body = "\n".join(f"<tr>{_row(columns, row, sortable=sortable)}</tr>" for row in rows)
+    last = "\n".join(f"<tr>{_row(columns, row, sortable=False)}</tr>" for row in foot)
+    classes = " ".join(filter(None, ("sortable" if sortable else "", kind)))
+    attribute, name = f' class="{classes}"' if classes else "", escaped(caption)
+    end = f"<tfoot>\n{last}\n</tfoot>" if last else ""
+    return (
+        f'<div class="table-box" role="region" aria-label="{name}" tabindex="0"><table{attribute}>'
+        f"<caption><span>{name}</span></caption><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody>{end}</table></div>"
+    )
+
+
+def _head(column: Column, *, sortable: bool) -> str:
+    kind = ' class="number"' if column.number else ""
+    hint, title = _title(column.hint), escaped(column.title)
+    if not sortable:
+        return f'<th scope="col"{kind}{hint}>{title}</th>'
+    return f'<th scope="col" aria-sort="none"{kind}{hint}><button type="button">{title}</button></th>'
+
+
+def _row(columns: Sequence[Column], cells: Sequence[Cell], *, sortable: bool) -> str:
+    parts = []
+    for i, (column, cell) in enumerate(zip(columns, cells, strict=True)):
+        tag = 'th scope="row"' if i == 0 else "td"
+        classes = " ".join(filter(None, ("number" if column.number else "", cell.kind)))
+        attributes = (f' class="{classes}"' if classes else "") + (_sort_key(column, cell) if sortable else "")
+        attributes += _title(cell.hint)
+        small = f"<small>{escaped(cell.small)}</small>" if cell.small else ""
+        parts.append(f"<{tag}{attributes}>{escaped(cell.text) or MISSING}{small}</{tag.split()[0]}>")
+    return "".join(parts)
+
+
+def _title(hint: str) -> str:
+    return f' title="{escaped(hint)}"' if hint else ""
+
+
+def _sort_key(column: Column, cell: Cell) -> str:
+    value = cell.value if cell.value is not None or column.number else cell.text
+    missing = value is None or (isinstance(value, float) and not math.isfinite(value))
+    return "" if missing else f' data-value="{escaped(value)}"'

@@ -7,7 +7,7 @@ from typing import Any
 from fcal.plots.captions import shortened
 from fcal.plots.figure import Axis, Band, Bars, Dots, Figure, Line, Mark, Note, Rule, Tint
 from fcal.plots.styles import DASHES
-from fcal.reports.markup import escaped, script_json
+from fcal.reports.page import escaped, script_json
 
 _NO_BOX = "<extra></extra>"  # for the name of a trace beside its hover text
 _CORNERS = {"upper right": (0.99, 0.99, "right", "top"), "lower left": (0.02, 0.02, "left", "bottom")}

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from fcal.plots.captions import MISSING, count, number, shortened
 from fcal.plots.styles import Columns, ColumnStyle, Rows, RowStyle, column_style, footnotes, ordered, row_style
-from fcal.reports.markup import Cell, Column, escaped, table
+from fcal.reports.page import Cell, Column, escaped, table
 
 Table = Mapping[str, Any]
 Mark = Literal["best", "near"]

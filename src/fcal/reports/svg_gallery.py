@@ -19,7 +19,7 @@ from fcal.plots.predicted_positions import (
     read_gallery,
 )
 from fcal.plots.styles import Rows, row_style
-from fcal.reports.markup import escaped
+from fcal.reports.page import escaped
 
 _MARGIN = 0.06
 _MOST_IMAGES = 48
