@@ -11,7 +11,7 @@ from fcal._checks import check_number
 from fcal.crossfitting.recentering import has_location, location_of
 from fcal.distributions.batching import with_parameters
 from fcal.distributions.law import Law, law_of
-from fcal.recalibration.location_scale import has_scale
+from fcal.recalibration.scaling import has_scale
 
 _FEWEST_FOLDS = 3  # of two folds, each row has been seen by one model only, and there is nothing to compare
 _LARGEST_SHARE = 0.5  # of the squared error; beyond it, disagreement is no small correction any more

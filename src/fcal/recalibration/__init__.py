@@ -1,19 +1,17 @@
-"""Repair of predictions without retraining: a distribution in, a better one out."""
+"""Repair of predictions without retraining: a distribution in, a calibrated one out."""
 
 import os
 
-from fcal.recalibration.affine import Affine
-from fcal.recalibration.conformal import Conformal
 from fcal.recalibration.gp_beta import GPBeta
-from fcal.recalibration.isotonic import Isotonic
+from fcal.recalibration.quantile_maps import Conformal, Isotonic
 from fcal.recalibration.recalibrator import METHODS, Recalibrator
-from fcal.recalibration.temperature import Temperature
+from fcal.recalibration.scaling import Affine, Temperature
 
 __all__ = ["Affine", "Conformal", "GPBeta", "Isotonic", "Recalibrator", "Temperature", "by_name", "load", "names"]
 
 
 def names() -> list[str]:
-    """Every method, as the command line calls it.
+    """Names of all methods, as on the command line.
 
     Example:
         >>> names()
@@ -36,7 +34,7 @@ def by_name(method: str) -> type[Recalibrator]:
 
 
 def load(folder: str | os.PathLike[str]) -> Recalibrator:
-    """A recalibrator of whatever method that :meth:`Recalibrator.save` has written; nothing is unpickled.
+    """Read a recalibrator of any method, written by :meth:`Recalibrator.save`; nothing is unpickled.
 
     Raises:
         ValueError: Files are missing, damaged, of an unknown version or method.

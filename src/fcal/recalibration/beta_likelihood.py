@@ -1,4 +1,4 @@
-"""Likelihood of calibration targets under beta maps of their residuals."""
+"""Likelihood of calibration targets under a beta map of their residuals."""
 
 from typing import NamedTuple
 
@@ -8,17 +8,17 @@ from torch.nn.functional import logsigmoid
 
 from fcal.distributions import log_normal_cdf
 from fcal.distributions.tails import mills_ratio
-from fcal.recalibration.location_scale import minimise
+from fcal.recalibration.scaling import minimise
 
 
 class Tails(NamedTuple):
-    """What a beta map sees of residuals. Shapes ``(n,)``.
+    """Log-tails of residuals and their derivatives. Shapes ``(n,)``.
 
     Attributes:
-        log_below: Log-probability below.
+        log_below: Log-probability below the residual.
         log_above: Log-probability above.
-        rise: Slope of the former by the residual.
-        fall: That of the latter, without its sign.
+        rise: Derivative of ``log_below``.
+        fall: Negative derivative of ``log_above``.
     """
 
     log_below: Tensor
@@ -28,16 +28,16 @@ class Tails(NamedTuple):
 
     @classmethod
     def of(cls, z: Tensor) -> "Tails":
-        """Of residuals z."""
+        """The tails of residuals z."""
         return cls(log_normal_cdf(z), log_normal_cdf(-z), 1 / mills_ratio(z), 1 / mills_ratio(-z))
 
     def rows(self, where: Tensor) -> "Tails":
-        """Only some of them."""
-        return Tails(*(part[where] for part in self))
+        """The tails of some rows."""
+        return Tails(*(values[where] for values in self))
 
 
 def log_likelihood(tails: Tails, parameters: Tensor) -> Tensor:
-    """Log-density of z' = g(z) seen as a density of z, but for the density of y by z, which no map changes.
+    """Log-density of z where z' = g(z) is normal; the density of y differs by a constant that no map changes.
 
     Args:
         tails: Of n residuals.
@@ -50,7 +50,7 @@ def log_likelihood(tails: Tails, parameters: Tensor) -> Tensor:
 
 
 def best_constant(tails: Tails) -> Tensor:
-    """Parameters log a, log b and c of the most likely map that is the same for all rows, by L-BFGS. Shape ``(3,)``.
+    """Parameters log a, log b and c of the most likely constant map, by L-BFGS. Shape ``(3,)``.
 
     Example:
         >>> best_constant(Tails.of(torch.special.ndtri(torch.arange(1, 10_000).double() / 10_000))).abs().max() < 0.01
@@ -62,25 +62,25 @@ def best_constant(tails: Tails) -> Tensor:
 
 
 class BetaLikelihood(NamedTuple):
-    """Likelihood with parameters that are a constant plus a normal variable of each row."""
+    """Likelihood with parameters that are a constant plus a normal variable per row."""
 
     tails: Tails
     constant: Tensor
 
     def expected(self, mean: Tensor, variance: Tensor) -> Tensor:
-        """Expected log-likelihood of every row, by the six points of the third-degree cubature rule.
+        """Expected log-likelihood of each row, by the third-degree cubature rule with six points.
 
         Args:
-            mean: Of the three parameters' departures. Shape ``(n, 3)``.
-            variance: Theirs, independent. Shape ``(n, 3)``.
+            mean: Means of the three normal variables. Shape ``(n, 3)``.
+            variance: Their variances. Shape ``(n, 3)``.
         """
         offset = torch.diag_embed((3 * variance).sqrt())  # one parameter at a time
         points = (mean + self.constant).unsqueeze(-2)
         spread = torch.cat([points + offset, points - offset], -2)
-        return log_likelihood(Tails(*(part.unsqueeze(-1) for part in self.tails)), spread).mean(-1)
+        return log_likelihood(Tails(*(values.unsqueeze(-1) for values in self.tails)), spread).mean(-1)
 
 
 def kernel(x: Tensor, at: Tensor, lengthscale: Tensor, outputscale: Tensor) -> Tensor:
-    """Squared-exponential kernels of three processes. Shape ``(3, n, M)``."""
+    """Squared-exponential kernels of the three processes. Shape ``(3, n, M)``."""
     scaled, centres = x / lengthscale.unsqueeze(-2), at / lengthscale.unsqueeze(-2)
     return outputscale[:, None, None] * torch.exp(-0.5 * torch.cdist(scaled, centres).square())

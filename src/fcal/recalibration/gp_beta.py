@@ -1,4 +1,4 @@
-"""Distribution calibration: a beta map whose parameters depend on the prediction through a Gaussian process."""
+"""GP-Beta: a beta map whose parameters depend on the prediction through Gaussian processes."""
 
 import importlib
 import math
@@ -14,39 +14,38 @@ from fcal.distributions import BetaMap, Warped
 from fcal.distributions.functional import quantile_of
 from fcal.distributions.law import Law, law_of
 from fcal.recalibration.beta_likelihood import Tails, best_constant, kernel, log_likelihood
-from fcal.recalibration.knots import robust_spread
-from fcal.recalibration.recalibrator import Recalibrator, add
-from fcal.recalibration.rows import Rows
+from fcal.recalibration.calibration_data import CalibrationData
+from fcal.recalibration.quantile_maps import robust_spread
+from fcal.recalibration.recalibrator import Recalibrator, register
 
-_ONE_SIGMA = 0.5 * math.erfc(math.sqrt(0.5))  # probability below minus one sd of a normal law
-_MOST_ROWS = 8192  # that the process is fitted to
+_ONE_SIGMA = 0.5 * math.erfc(math.sqrt(0.5))  # probability below minus one sd of a normal distribution
+_MAX_ROWS = 8192  # for fitting the process
 _LLOYD_STEPS = 10
-_CHECKED = 0.25  # of the rows, which the process does not see
+_HELD_OUT = 0.25  # share of the rows that checks the process
 
 
-@add
+@register
 class GPBeta(Recalibrator):
     r"""Distribution calibration by a Gaussian process over beta maps (Song et al. 2019), on GPyTorch.
 
     Probabilities are mapped by :math:`G(u) = \sigma(a \log u - b \log(1 - u) + c)`, where log a, log b and c depend on
     the predicted mean and sd (in general: median and half the width of the central 68 %): the most likely constant map
     plus three Gaussian processes, known at inducing points and fitted by natural gradients and Adam on the evidence
-    bound. Repaired predictions take the processes' mean; far from the calibration data that is the constant map.
+    bound. Repaired predictions use the mean of the processes; far from the calibration data that is the constant map.
 
-    It repairs errors that depend on the prediction itself, which the other methods cannot see. A beta map bends
-    residuals only so far, though: it cannot express every scale error, so coverage can stay off where that of
-    :class:`Isotonic` would be nominal.
+    It repairs errors that depend on the prediction itself, which no other method does. But a beta map cannot express
+    every scale error, so coverage can be off where that of :class:`Isotonic` would be nominal.
 
     Args:
         inducing: Number of inducing points.
-        steps: Most optimisation steps; it stops earlier when the bound no longer gains.
-        generator: Chooses the inducing points and which rows the processes see, at most 8192 (the constant map sees
-            all). A fixed seed where None.
+        steps: Largest number of optimisation steps; fitting stops earlier when the bound no longer increases.
+        generator: Draws the inducing points and the rows that the processes are fitted to, at most 8192 (the constant
+            map is fitted to all). A fixed seed where None.
 
     Note:
-        Only fitting needs GPyTorch (``pip install 'fcal[gp]'``). The random state of torch is left as it was. A quarter
-        of the calibration data only checks the processes: where they do not make it more likely, by more than one
-        standard error, the constant map is kept.
+        Only fitting needs GPyTorch (``pip install 'fcal[gp]'``). The random state of torch does not change. A quarter
+        of the calibration data checks the processes: the constant map is kept unless they increase its mean
+        log-likelihood by more than one standard error.
 
     Example:
         >>> from torch.distributions import Normal
@@ -71,40 +70,40 @@ class GPBeta(Recalibrator):
     def _options(self) -> dict[str, Any]:
         return {"inducing": self.inducing, "steps": self.steps}
 
-    def _fitted(self, rows: Rows) -> dict[str, Tensor]:
-        process = importlib.import_module("fcal.recalibration.beta_process")  # imports gpytorch
-        robust_spread(rows.z.sort().values)
+    def _fitted(self, data: CalibrationData) -> dict[str, Tensor]:
+        variational_gp = importlib.import_module("fcal.recalibration.variational_gp")  # imports gpytorch
+        robust_spread(data.z.sort().values)
         generator = torch.Generator().manual_seed(0) if self.generator is None else self.generator
-        tails = Tails.of(rows.z)
-        found = {"constant": best_constant(tails)}
-        raw = _inputs(rows.law, rows.target.shape)
-        found["centre"], found["spread"] = raw.mean(0), _nonzero(raw.std(0))
-        x = (raw - found["centre"]) / found["spread"]
-        learning, checking = _split(len(x), generator)
-        found["inducing"] = _centres(x[learning], self.inducing, generator)
+        tails = Tails.of(data.z)
+        tensors = {"constant": best_constant(tails)}
+        raw = _inputs(data.law, data.target.shape)
+        tensors["centre"], tensors["spread"] = raw.mean(0), _nonzero(raw.std(0))
+        x = (raw - tensors["centre"]) / tensors["spread"]
+        training, checking = _split(len(x), generator)
+        tensors["inducing"] = _centres(x[training], self.inducing, generator)
         seed = int(torch.randint(2**31, (), generator=generator))
-        learned = process.fitted_process(
-            x[learning], tails.rows(learning), found["constant"], found["inducing"], steps=self.steps, seed=seed
+        learned = variational_gp.fit_process(
+            x[training], tails.rows(training), tensors["constant"], tensors["inducing"], steps=self.steps, seed=seed
         )
-        found |= learned._asdict()
-        if not _helps(tails.rows(checking), x[checking], found):
-            found["weights"] = torch.zeros_like(found["weights"])
-        return found
+        tensors |= learned._asdict()
+        if not _helps(tails.rows(checking), x[checking], tensors):
+            tensors["weights"] = torch.zeros_like(tensors["weights"])
+        return tensors
 
     def _repaired(self, pred: Distribution, tensors: Mapping[str, Tensor]) -> Distribution:
         law = law_of(pred)
         like = law.parameters[0]
-        own = {name: tensor.to(like.device) for name, tensor in tensors.items()}
+        local = {name: tensor.to(like.device) for name, tensor in tensors.items()}
         law = law.map(lambda p, _: p.to(torch.float64), lambda p: p.to(torch.float64))
         raw = _inputs(law, pred.batch_shape)
-        parameters = _parameters((raw - own["centre"]) / own["spread"], own)
-        a, b, c = (part.reshape(pred.batch_shape).to(like.dtype) for part in parameters.unbind(-1))
+        parameters = _parameters((raw - local["centre"]) / local["spread"], local)
+        a, b, c = (value.reshape(pred.batch_shape).to(like.dtype) for value in parameters.unbind(-1))
         return Warped(pred, BetaMap(a.exp(), b.exp(), c))
 
 
 @torch.no_grad()
 def _inputs(law: Law, shape: torch.Size) -> Tensor:
-    """Median and log of half the width of the central 68 %, of every prediction. Shape ``(n, 2)``."""
+    """Median, and log of half the width of the central 68 %, of each prediction. Shape ``(n, 2)``."""
     like = law.parameters[0]
     below, middle, above = (
         quantile_of(law, like.new_full(shape, p), like.new_full(shape, 1 - p)).expand(shape).reshape(-1)
@@ -115,7 +114,7 @@ def _inputs(law: Law, shape: torch.Size) -> Tensor:
 
 
 def _nonzero(spread: Tensor) -> Tensor:
-    """Inputs that are all the same are left as they are."""
+    """The spread of each input, or 1 where all its values agree."""
     return torch.where(spread > 1e-12, spread, 1.0)
 
 
@@ -132,24 +131,23 @@ def _centres(x: Tensor, count: int, generator: torch.Generator) -> Tensor:
     return centres
 
 
-def _parameters(x: Tensor, found: Mapping[str, Tensor]) -> Tensor:
+def _parameters(x: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:
     """Parameters log a, log b and c of every row. Shape ``(n, 3)``."""
-    values = kernel(x, found["inducing"], found["lengthscale"], found["outputscale"])
-    return found["constant"] + (values @ found["weights"].unsqueeze(-1)).squeeze(-1).mT
+    values = kernel(x, tensors["inducing"], tensors["lengthscale"], tensors["outputscale"])
+    return tensors["constant"] + (values @ tensors["weights"].unsqueeze(-1)).squeeze(-1).mT
 
 
 def _split(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Rows that the processes learn from, and rows that they are checked on."""
-    chosen = torch.randperm(count, generator=generator)[:_MOST_ROWS]
-    checked = max(int(_CHECKED * len(chosen)), 1)
-    return chosen[checked:].sort().values, chosen[:checked].sort().values
+    """Rows that the processes are fitted to, and rows that check them."""
+    drawn = torch.randperm(count, generator=generator)[:_MAX_ROWS]
+    held_out = max(int(_HELD_OUT * len(drawn)), 1)
+    return drawn[held_out:].sort().values, drawn[:held_out].sort().values
 
 
-def _helps(tails: Tails, x: Tensor, found: Mapping[str, Tensor]) -> bool:
-    """Whether rows that the processes have not seen are more likely with them, by more than one standard error.
+def _helps(tails: Tails, x: Tensor, tensors: Mapping[str, Tensor]) -> bool:
+    """Whether held-out rows are more likely with the processes, by more than one standard error.
 
-    The evidence bound would not tell: under a map that cannot be right (a beta map of residuals that are four times too
-    large) it also rewards what is only chance.
+    The evidence bound does not tell: where no beta map can be right (residuals four times too large) it rewards chance.
     """
-    gain = log_likelihood(tails, _parameters(x, found)) - log_likelihood(tails, found["constant"])
+    gain = log_likelihood(tails, _parameters(x, tensors)) - log_likelihood(tails, tensors["constant"])
     return bool(gain.mean() > gain.std(correction=0) / math.sqrt(len(gain)))

@@ -1,31 +1,45 @@
-"""What all recalibrators share: fit, transform, save and load, and the table of their names."""
+"""The base class of recalibrators: fit, transform, save and load (safetensors and JSON with checksums, no pickle)."""
 
+import hashlib
+import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor
 from torch.distributions import Distribution
 
+from fcal._files import atomic_path, provenance, write_json
 from fcal._registry import Registry
 from fcal.distributions.law import law_of
 from fcal.metrics import fingerprint
-from fcal.recalibration.rows import Rows, calibration_rows, elementwise, shaped_like, signature
-from fcal.recalibration.saving import read, write
+from fcal.recalibration.calibration_data import (
+    CalibrationData,
+    calibration_data,
+    elementwise,
+    shaped_like,
+    signature,
+)
 
 METHODS: "Registry[type[Recalibrator]]" = Registry("method")
 
 _FEW_NUMBERS = 8
+_DOCUMENT = "recalibrator.json"
+_FORMAT = "fcal.recalibrator"
+_VERSION = 1
 
 
 class Recalibrator(ABC):
-    """Learns from predictions and their targets how to repair further predictions of the same kind.
+    """Learns from predictions and their targets how to repair further predictions of the same family.
 
     Attributes:
         method: Its name; see :func:`fcal.recalibration.names`.
-        fitted_on: Fingerprint of the targets it was fitted on; None before. Repaired predictions carry it too.
+        fitted_on: Fingerprint of the targets it was fitted on, which repaired predictions carry too; None before.
 
     Example:
         See :class:`fcal.recalibration.Temperature` and its siblings.
@@ -38,7 +52,7 @@ class Recalibrator(ABC):
     _family: str = ""
 
     def fit(self, pred: Distribution, target: Tensor, *, valid_mask: Tensor | None = None) -> Self:
-        """Learn from predictions and what became of them.
+        """Fit to predictions and their targets.
 
         Args:
             pred: Predictions of a registered family, on data that the model was not trained on.
@@ -50,13 +64,13 @@ class Recalibrator(ABC):
 
         Raises:
             TypeError: A family that this method cannot repair.
-            ValueError: Too few targets that count, or values that do not fit.
+            ValueError: Too few valid targets, or invalid values.
         """
-        rows = calibration_rows(pred, target, valid_mask, at_least=self.least_rows)
-        self._check_law(rows)
+        data = calibration_data(pred, target, valid_mask, at_least=self.least_rows)
+        self._check_law(data)
         with torch.no_grad():
-            self._tensors = self._fitted(rows)
-        self._family = signature(rows.law)
+            self._tensors = self._fitted(data)
+        self._family = signature(data.law)
         self.fitted_on = fingerprint(target, valid_mask)
         return self
 
@@ -64,50 +78,50 @@ class Recalibrator(ABC):
         """Repair predictions.
 
         Args:
-            pred: Predictions of the family that it was fitted on.
+            pred: Predictions of the family at fit.
 
         Returns:
             Repaired predictions of the same shape and dtype, with ``fitted_on`` as an attribute.
 
         Raises:
-            ValueError: It is not fitted yet, or was fitted on another family.
+            ValueError: It is not fitted, or was fitted on another family.
         """
         tensors = self._fitted_tensors()
         if not isinstance(pred, Distribution):
             raise TypeError(f"expected `pred` a torch.distributions.Distribution, got {type(pred).__name__}")
-        found = signature(law_of(pred))
-        if found != self._family:
-            raise ValueError(f"expected `pred` of the family at fit, {self._family}, got {found}")
+        family = signature(law_of(pred))
+        if family != self._family:
+            raise ValueError(f"expected `pred` of the family at fit, {self._family}, got {family}")
         repaired: Any = shaped_like(pred, self._repaired(elementwise(pred), tensors))
         repaired.fitted_on = self.fitted_on
         return repaired
 
     def fit_transform(self, pred: Distribution, target: Tensor, *, valid_mask: Tensor | None = None) -> Distribution:
-        """Learn from predictions and repair the same; what is measured on them then flatters."""
+        """Fit to predictions and repair the same ones; an evaluation on them is optimistic."""
         return self.fit(pred, target, valid_mask=valid_mask).transform(pred)
 
     def numbers(self) -> dict[str, Any]:
-        """What was fitted, by name: numbers where there are few, else how many there are."""
+        """Fitted parameters by name, or how many there are where they are more than a few."""
         tensors = self._fitted_tensors()
         return {
             name: t.tolist() if t.numel() <= _FEW_NUMBERS else f"{t.numel()} numbers" for name, t in tensors.items()
         }
 
     def __repr__(self) -> str:
-        named = {} if self._tensors is None else self.numbers()
+        numbers = {} if self._tensors is None else self.numbers()
         shown = ", ".join(
-            f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in named.items()
+            f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in numbers.items()
         )
         return f"{type(self).__name__}({shown or 'not fitted'})"
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write a fitted recalibrator: tensors and a JSON document with checksums, whole or not at all.
+        """Write the fitted recalibrator, atomically: tensors, and a JSON document with checksums.
 
         Args:
-            folder: Where to; made if absent, an earlier recalibrator in it is replaced.
+            folder: Created where absent; an earlier recalibrator in it is replaced.
 
         Raises:
-            ValueError: It is not fitted yet.
+            ValueError: It is not fitted.
         """
         tensors = self._fitted_tensors()
         facts = {
@@ -116,21 +130,21 @@ class Recalibrator(ABC):
             "family": self._family,
             "fitted_on": self.fitted_on,
         }
-        write(folder, facts, tensors)
+        _write(Path(folder), facts, tensors)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Self:
-        """Read what :meth:`save` wrote.
+        """Read a recalibrator written by :meth:`save`.
 
         Raises:
             ValueError: Files are missing, damaged, of an unknown version, or of another method.
         """
-        facts, tensors = read(folder)
-        kind = METHODS[facts.get("method", "")]
-        if not issubclass(kind, cls):
-            raise ValueError(f"expected `folder` with a recalibrator {cls.method!r}, got {kind.method!r}")
+        facts, tensors = _read(Path(folder))
+        method = METHODS[facts.get("method", "")]
+        if not issubclass(method, cls):
+            raise ValueError(f"expected `folder` with a recalibrator {cls.method!r}, got {method.method!r}")
         try:
-            loaded = kind(**facts["options"])
+            loaded = method(**facts["options"])
             loaded._family, loaded.fitted_on = facts["family"], facts["fitted_on"]
             missing = [name for name in loaded.tensor_names if name not in tensors]
         except (KeyError, TypeError) as error:
@@ -145,27 +159,90 @@ class Recalibrator(ABC):
             raise ValueError(f"expected `{type(self).__name__}` to be fitted before this, got one that is not")
         return self._tensors
 
-    def _check_law(self, rows: Rows) -> None:
-        """Refuse what cannot be repaired; by default vectors, whose whitened residuals have no CDF of their own."""
-        if rows.law.family.event_dim:
-            raise TypeError(f"expected `pred` of scalars for {type(self).__name__}, got {rows.law.name}")
+    def _check_law(self, data: CalibrationData) -> None:
+        """Reject families that cannot be repaired; by default vectors, as the map acts on the CDF of scalars."""
+        if data.law.family.event_dim:
+            raise TypeError(f"expected `pred` of scalars for {type(self).__name__}, got {data.law.name}")
 
     tensor_names: ClassVar[tuple[str, ...]]
 
     @abstractmethod
     def _options(self) -> dict[str, Any]:
-        """What its class is called with."""
+        """Keyword arguments of the class."""
 
     @abstractmethod
-    def _fitted(self, rows: Rows) -> dict[str, Tensor]:
-        """What it learns, by name; float64."""
+    def _fitted(self, data: CalibrationData) -> dict[str, Tensor]:
+        """Fitted tensors by name; float64."""
 
     @abstractmethod
     def _repaired(self, pred: Distribution, tensors: Mapping[str, Tensor]) -> Distribution:
-        """Elementwise predictions, repaired."""
+        """Repaired elementwise predictions."""
 
 
-def add(kind: type[Recalibrator]) -> type[Recalibrator]:
-    """Enter a class into the table of names."""
-    METHODS.add(kind.method, kind)
-    return kind
+def register(recalibrator: type[Recalibrator]) -> type[Recalibrator]:
+    """Make a class known by its method's name."""
+    METHODS.add(recalibrator.method, recalibrator)
+    return recalibrator
+
+
+def _write(folder: Path, facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    """Write facts and tensors; the earlier recalibrator stays readable until the new document replaces its own.
+
+    The name of the tensors' file depends on its content, so the file of an earlier document is never overwritten.
+    """
+    content = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+    checksum = hashlib.sha256(content).hexdigest()
+    path = folder / f"recalibrator-{checksum[:12]}.safetensors"
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(content)
+    document = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        **facts,
+        "tensors": path.name,
+        "tensors_sha256": checksum,
+        "provenance": provenance(),
+    }
+    write_json(folder / _DOCUMENT, {**document, "sha256": _checksum(document)})
+    for stale in folder.glob("recalibrator-*.safetensors"):
+        if stale != path:
+            stale.unlink(missing_ok=True)
+
+
+def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Read facts and tensors, with both checksums verified."""
+    document = _document(folder / _DOCUMENT)
+    path = folder / Path(str(document.get("tensors"))).name
+    content = _bytes(path)
+    if hashlib.sha256(content).hexdigest() != document.get("tensors_sha256"):
+        raise ValueError(f"expected {path} with the checksum in {_DOCUMENT}, got another: the file is damaged")
+    try:
+        return document, load(content)
+    except SafetensorError as error:
+        raise ValueError(f"expected {path} in the safetensors format, got {error}") from None
+
+
+def _document(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(_bytes(path).decode("utf-8"))
+    except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, or nested too deeply
+        raise ValueError(f"expected {path} a JSON document, got one that is damaged: {error}") from None
+    if not isinstance(document, dict) or document.get("format") != _FORMAT:
+        raise ValueError(f"expected {path} a saved recalibrator, got another document")
+    if document.get("version") != _VERSION:
+        raise ValueError(f"expected {path} of version {_VERSION}, got {document.get('version')!r}")
+    if document.pop("sha256", None) != _checksum(document):
+        raise ValueError(f"expected {path} with its own checksum, got another: the file is damaged")
+    return document
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"expected a recalibrator's file {path}, got {error.strerror}") from None
+
+
+def _checksum(document: Mapping[str, Any]) -> str:
+    text = json.dumps(document, sort_keys=True, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()

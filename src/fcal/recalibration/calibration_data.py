@@ -1,4 +1,4 @@
-"""Calibration data: the predictions and targets that count, one row each, and a law put back into its shape."""
+"""Calibration data: valid predictions and targets with their residuals, one row each."""
 
 from dataclasses import dataclass
 
@@ -13,15 +13,15 @@ from fcal.residuals import residuals_of
 
 
 @dataclass(frozen=True)
-class Rows:
+class CalibrationData:
     """What a recalibrator is fitted on, in float64 and without gradient.
 
     Attributes:
-        law: The predictions that count, one row each.
-        target: Their targets. Shape ``(n,)``, of vectors ``(n, D)``.
+        law: The valid predictions.
+        target: Their targets. Shape ``(n,)``, or ``(n, D)`` for vectors.
         z: Their residuals. Shape of ``target``.
-        output: Index of each in the last dimension of the data; all 0 where that is the only one. Shape ``(n,)``.
-        outputs: How many there are.
+        output: Index of each row in the last dimension of the data; all 0 where it has one dimension. Shape ``(n,)``.
+        outputs: Number of outputs.
     """
 
     law: Law
@@ -30,15 +30,15 @@ class Rows:
     output: Tensor
     outputs: int
 
-    def of(self, output: int) -> "Rows":
-        """Only the rows of one output."""
+    def of_output(self, output: int) -> "CalibrationData":
+        """The rows of one output."""
         where = (self.output == output).nonzero().squeeze(1)
         elements = self.target.shape[:1]
         law = self.law.with_leaves([leaf[where] for leaf in self.law.leaves(elements)])
-        return Rows(law, self.target[where], self.z[where], torch.zeros_like(where), 1)
+        return CalibrationData(law, self.target[where], self.z[where], torch.zeros_like(where), 1)
 
     def mean(self, values: Tensor, *, per_output: bool) -> Tensor:
-        """Mean over all rows, shape ``()``, or over those of each output, shape ``(outputs,)``."""
+        """Mean over all rows, of shape ``()``, or over the rows of each output, of shape ``(outputs,)``."""
         if not per_output:
             return values.mean()
         totals = values.new_zeros(self.outputs).index_add(0, self.output, values)
@@ -46,14 +46,16 @@ class Rows:
 
 
 @torch.no_grad()
-def calibration_rows(pred: Distribution, target: Tensor, valid_mask: Tensor | None, *, at_least: int) -> Rows:
-    """The rows that count.
+def calibration_data(
+    pred: Distribution, target: Tensor, valid_mask: Tensor | None, *, at_least: int
+) -> CalibrationData:
+    """The valid rows of a prediction and its targets.
 
     Args:
         pred: Prediction of any registered family.
         target: Targets, NaN where missing.
         valid_mask: True where a target counts.
-        at_least: How many must count.
+        at_least: Smallest number of valid targets.
 
     Raises:
         TypeError: Wrong types, or a family that is not registered.
@@ -71,11 +73,11 @@ def calibration_rows(pred: Distribution, target: Tensor, valid_mask: Tensor | No
     if observation.valid is not None:
         where = observation.valid.reshape(-1).nonzero().squeeze(1)
         z, y, output, leaves = z[where], y[where], output[where], [leaf[where] for leaf in leaves]
-    return Rows(law.with_leaves(leaves), y, z, output, outputs)
+    return CalibrationData(law.with_leaves(leaves), y, z, output, outputs)
 
 
 def elementwise(pred: Distribution) -> Distribution:
-    """The prediction without ``Independent``: one law per scalar, or per vector of a vector family."""
+    """The prediction without ``Independent``: one distribution per scalar, or per vector of a vector family."""
     while isinstance(pred, Independent):
         pred = pred.base_dist
     law = law_of(pred)
@@ -84,12 +86,12 @@ def elementwise(pred: Distribution) -> Distribution:
     return law.distribution().expand(pred.batch_shape + pred.event_shape)
 
 
-def shaped_like(pred: Distribution, law: Distribution) -> Distribution:
-    """Elementwise laws with the event dimensions of a prediction."""
-    extra = len(pred.event_shape) - len(law.event_shape)
-    return Independent(law, extra, validate_args=False) if extra else law
+def shaped_like(pred: Distribution, elements: Distribution) -> Distribution:
+    """Elementwise distributions with the event dimensions of a prediction."""
+    extra = len(pred.event_shape) - len(elements.event_shape)
+    return Independent(elements, extra, validate_args=False) if extra else elements
 
 
 def signature(law: Law) -> str:
-    """Family and transforms in words: what a recalibrator is fitted for."""
+    """Family and transforms of a prediction, which must be the same at ``fit`` and ``transform``."""
     return " under ".join([law.kind.__name__, *(type(t).__name__ for t in law.transforms)])

@@ -1,4 +1,4 @@
-"""A Gaussian process over the three parameters of a beta map, fitted by variational inference with GPyTorch.
+"""Gaussian processes over the three parameters of a beta map, by variational inference with GPyTorch.
 
 Imported only when a :class:`fcal.recalibration.GPBeta` is fitted.
 """
@@ -13,23 +13,23 @@ from fcal.recalibration.beta_likelihood import BetaLikelihood, Tails, kernel
 
 try:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # of torch, about how a dependency of gpytorch is written
+        warnings.simplefilter("ignore", FutureWarning)  # from torch, about a dependency of gpytorch
         import gpytorch
 except ImportError:
     raise ImportError("expected gpytorch for GPBeta; pip install 'fcal[gp]'") from None
 
 _JITTER = 1e-6
-_PATIENCE = 10  # steps between two looks at the bound
-_GAIN = 2e-5  # nats per row and look that are worth going on
+_PATIENCE = 10  # steps between two checks of the bound
+_MIN_GAIN = 2e-5  # nats per row between two checks
 
 
-class Fitted(NamedTuple):
-    """What predicts the process's mean, in plain tensors.
+class FittedProcess(NamedTuple):
+    """Tensors that determine the mean of the processes.
 
     Attributes:
-        weights: Of the kernels at the inducing points. Shape ``(3, M)``.
+        weights: Weights of the kernels at the inducing points. Shape ``(3, M)``.
         lengthscale: Shape ``(3, inputs)``.
-        outputscale: Variance of each parameter's process. Shape ``(3,)``.
+        outputscale: Variance of each process. Shape ``(3,)``.
     """
 
     weights: Tensor
@@ -38,13 +38,13 @@ class Fitted(NamedTuple):
 
 
 class _Process(gpytorch.models.ApproximateGP):  # type: ignore[misc]  # gpytorch has no types
-    """Three independent processes with their own kernels, and a free normal law at shared inducing points."""
+    """Three independent processes, each with its own kernel, that share inducing points."""
 
     def __init__(self, inducing: Tensor, outputscale: float) -> None:
         batch = torch.Size([3])
-        free = gpytorch.variational.NaturalVariationalDistribution(len(inducing), batch_shape=batch)
+        variational = gpytorch.variational.NaturalVariationalDistribution(len(inducing), batch_shape=batch)
         strategy = gpytorch.variational.VariationalStrategy(
-            self, inducing.expand(3, *inducing.shape), free, learn_inducing_locations=False, jitter_val=_JITTER
+            self, inducing.expand(3, *inducing.shape), variational, learn_inducing_locations=False, jitter_val=_JITTER
         )
         super().__init__(gpytorch.variational.IndependentMultitaskVariationalStrategy(strategy, num_tasks=3))
         self.mean_module = gpytorch.means.ZeroMean(batch_shape=batch)
@@ -57,25 +57,25 @@ class _Process(gpytorch.models.ApproximateGP):  # type: ignore[misc]  # gpytorch
         return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
 
 
-def fitted_process(x: Tensor, tails: Tails, constant: Tensor, inducing: Tensor, *, steps: int, seed: int) -> Fitted:
-    """Fit the departures of log a, log b and c from the best constant map.
+def fit_process(x: Tensor, tails: Tails, constant: Tensor, inducing: Tensor, *, steps: int, seed: int) -> FittedProcess:
+    """Fit the differences of log a, log b and c from the best constant map.
 
-    Natural gradients for the law at the inducing points, Adam for the kernels, all rows in every step. It ends after
-    ``steps``, or when the evidence bound gains less than 2e-5 nats per row in ten of them.
+    Natural gradients for the variational distribution, Adam for the kernels, all rows in every step. Fitting stops
+    after ``steps``, or when the evidence bound increases by less than 2e-5 nats per row in ten steps.
 
     Args:
         x: Inputs, standardised. Shape ``(n, inputs)``, float64.
-        tails: Of the calibration targets.
+        tails: Tails of the calibration residuals.
         constant: log a, log b and c of the constant map. Shape ``(3,)``.
         inducing: Shape ``(M, inputs)``.
-        steps: Most steps to take.
-        seed: GPyTorch draws the first guess; the process's random state is left as it was.
+        steps: Largest number of steps.
+        seed: Seed of GPyTorch's initial values; the random state of torch does not change.
     """
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         torch.manual_seed(seed)
         process = _Process(inducing, outputscale=0.1).to(x)
         process.train()
-        process(x[:1])  # sets the free law to the prior
+        process(x[:1])  # initialises the variational distribution with the prior
         bound = _Bound(process, x, BetaLikelihood(tails, constant))
         _train(process, bound, steps)
         with torch.no_grad():
@@ -90,8 +90,8 @@ class _Bound(NamedTuple):
     likelihood: BetaLikelihood
 
     def value(self) -> Tensor:
-        found = self.process(self.x)
-        expected = self.likelihood.expected(found.mean, found.variance).mean()
+        posterior = self.process(self.x)
+        expected = self.likelihood.expected(posterior.mean, posterior.variance).mean()
         return expected - self.process.variational_strategy.kl_divergence() / len(self.x)
 
 
@@ -107,12 +107,12 @@ def _train(process: Any, bound: _Bound, steps: int) -> None:
         natural.step()
         kernels.step()
         if step % _PATIENCE == _PATIENCE - 1:
-            if not value.item() > best + _GAIN:
+            if not value.item() > best + _MIN_GAIN:
                 break
             best = value.item()
 
 
-def _extracted(process: Any, inducing: Tensor) -> Fitted:
+def _extracted(process: Any, inducing: Tensor) -> FittedProcess:
     process.eval()
     lengthscale = process.covar_module.base_kernel.lengthscale.detach().squeeze(-2)
     outputscale = process.covar_module.outputscale.detach()
@@ -120,4 +120,4 @@ def _extracted(process: Any, inducing: Tensor) -> Fitted:
     prior = kernel(inducing, inducing, lengthscale, outputscale)
     prior = prior + _JITTER * outputscale[:, None, None] * torch.eye(len(inducing)).to(prior)
     weights = torch.linalg.solve(prior, means.unsqueeze(-1)).squeeze(-1)
-    return Fitted(weights, lengthscale.contiguous(), outputscale.contiguous())
+    return FittedProcess(weights, lengthscale.contiguous(), outputscale.contiguous())
