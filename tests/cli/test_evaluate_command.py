@@ -227,7 +227,7 @@ def test_unforeseen_errors_are_exit_code_one(
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError("of all things")
 
-    monkeypatch.setattr("fcal.cli.evaluating.open_predictions", fail)
+    monkeypatch.setattr("fcal.cli.evaluate.open_predictions", fail)
     assert main(["evaluate", str(csv)]) == 1
     assert "ZeroDivisionError: of all things" in capsys.readouterr().err
 

@@ -1,4 +1,4 @@
-"""What can be typed. Imports nothing heavy, so that ``--help`` is quick."""
+"""Arguments of every command. Imports nothing heavy, so that ``--help`` is fast."""
 
 import argparse
 from typing import NoReturn, TypeAlias
@@ -10,7 +10,7 @@ _METHODS = ("temperature", "affine", "isotonic", "gp-beta", "conformal")
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose complaint is one line."""
+    """A parser whose errors are one line."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
@@ -52,7 +52,7 @@ def _add_evaluate(commands: Commands) -> None:
     command = _command(
         commands,
         "evaluate",
-        "fcal.cli.evaluating",
+        "fcal.cli.evaluate",
         "tell whether the error bars of predictions in files are true",
         "fcal evaluate predictions.csv --group city --out report.html",
     )
@@ -81,7 +81,7 @@ def _add_recalibrate(commands: Commands) -> None:
     command = _command(
         commands,
         "recalibrate",
-        "fcal.cli.recalibrating",
+        "fcal.cli.recalibrate",
         "repair the error bars of predictions in files without retraining",
         "fcal recalibrate --method isotonic --fit val.csv --apply test.csv --out repaired.csv",
     )

@@ -20,12 +20,12 @@ _USUAL_WIDTH = 80
 
 
 def print_json(document: Any) -> None:
-    """One JSON document on stdout."""
+    """Print one JSON document on stdout."""
     print(json.dumps(document, allow_nan=False))
 
 
 def print_report(report: Report, source: str, *, page: str | None = None, order: str = "worst first") -> None:
-    """Verdict, numbers and groups of a report."""
+    """Print verdict, numbers and groups of a report."""
     console = _console()
     console.print(_plain(source, style="dim"))
     console.print(Text.assemble((report.word, _colour(report)), ": ", report.reason))
@@ -41,9 +41,9 @@ def print_report(report: Report, source: str, *, page: str | None = None, order:
 
 
 def print_before_after(before: Report, after: Report) -> None:
-    """The main numbers of two reports side by side."""
+    """Print the main numbers of two reports side by side."""
     table = Table("", "before", "after", caption=f"{before.n:,} scalars; {before.assumption}")
-    for name, one, two in (
+    for row in (
         ("verdict", before.word, after.word),
         ("scale of z (1)", f"{before.scale.value:.3f}", f"{after.scale.value:.3f}"),
         *(
@@ -55,7 +55,7 @@ def print_before_after(before: Report, after: Report) -> None:
         ("NLL", _number(before.nll), _number(after.nll)),
         ("CRPS", _number(before.crps), _number(after.crps)),
     ):
-        table.add_row(name, one, two)
+        table.add_row(*row)
     _console().print(table)
 
 
@@ -113,7 +113,7 @@ def _groups(groups: Mapping[str, Report], order: str) -> Table:
 
 
 def _badness(item: tuple[str, Report]) -> tuple[bool, float]:
-    """How far a group is off: words first, then the larger of scale and shift."""
+    """Sort key of groups: those that are not calibrated first, then by the largest deviation."""
     report = item[1]
     scale = abs(math.log(min(max(report.scale.value, 1e-9), 1e9)))
     return report.verdict != "calibrated", max(scale, abs(report.shift.value), report.shape)
@@ -126,12 +126,12 @@ def _colour(report: Report) -> str:
 
 
 def _plain(text: str, style: str = "") -> Text:
-    """Text from a file: no markup, and no control characters, which a terminal would obey."""
+    """Text from a file without markup and control characters, which a terminal would interpret."""
     return Text("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text), style=style)
 
 
 def _console() -> Console:
-    """What prints on stdout; a terminal of no width counts as an ordinary one."""
+    """Console on stdout; a terminal that reports no width gets the usual one."""
     console = Console(soft_wrap=True)
     return console if console.width > 0 else Console(soft_wrap=True, width=_USUAL_WIDTH)
 
@@ -141,13 +141,13 @@ def _number(value: float | None) -> str:
 
 
 def say(message: str) -> None:
-    """A line of prose on stderr."""
+    """Print a line on stderr."""
     print(_plain(message).plain, file=sys.stderr)
 
 
 @contextmanager
 def plain_warnings() -> Iterator[None]:
-    """Warnings as one line each on stderr, and each once, without the line of code that gave them."""
+    """Print each warning once, as one line on stderr without its source line."""
     seen: set[str] = set()
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:

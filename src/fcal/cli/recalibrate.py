@@ -9,8 +9,7 @@ from pathlib import Path
 from fcal import recalibration
 from fcal._files import provenance
 from fcal._progress import ProgressBar
-from fcal.cli.evaluating import FEWEST_TARGETS, columns_of
-from fcal.cli.paths import check_writable
+from fcal.cli.evaluate import MIN_TARGETS, check_writable, columns_of
 from fcal.cli.printing import print_before_after, print_json, say
 from fcal.metrics import Report
 from fcal.metrics.accumulation import accumulate
@@ -25,13 +24,13 @@ _DF, _BINS = 75, 20
 
 
 def run(arguments: Namespace, words: list[str]) -> int:
-    """Fit on one file, repair another, say what changed."""
+    """Fit on one file, repair another, print both reports."""
     columns, family = columns_of(arguments), arguments.family
     calibration = open_predictions(arguments.fit, columns=columns, family=family)
     source = open_predictions(arguments.apply, columns=replace(columns, target_optional=True), family=family)
     _check_outputs(arguments, calibration, source)
     recalibrator = _fitted(arguments, calibration)
-    reports = _compared(source, recalibrator)
+    reports = _before_and_after(source, recalibrator)
     note = {
         "method": arguments.method,
         "fitted": recalibrator.numbers(),
@@ -47,18 +46,16 @@ def run(arguments: Namespace, words: list[str]) -> int:
         rows = write_repaired(source, arguments.out, recalibrator.transform, advance=bar.advance)
     write_origin(arguments.out, note)
     if arguments.json:
-        compared = {
-            name: report and report.as_dict() for name, report in zip(("before", "after"), reports, strict=True)
-        }
-        print_json({**note, "out": arguments.out, "rows": rows, **compared})
+        documents = {k: report and report.as_dict() for k, report in zip(("before", "after"), reports, strict=True)}
+        print_json({**note, "out": arguments.out, "rows": rows, **documents})
         return 0
-    _say_what_changed(arguments, recalibrator, calibration, source, reports)
+    _print_changes(arguments, recalibrator, calibration, source, reports)
     say(f"{rows:,} rows written to {arguments.out}")
     return 0
 
 
 def _check_outputs(arguments: Namespace, calibration: Predictions, source: Predictions) -> None:
-    """Refuse what could not be written, or would overwrite what is read, before the work."""
+    """Reject outputs that cannot be written or would overwrite an input, before the work."""
     out = Path(arguments.out)
     check_out(out)
     check_writable("--out", out)
@@ -74,15 +71,15 @@ def _check_outputs(arguments: Namespace, calibration: Predictions, source: Predi
 def _fitted(arguments: Namespace, calibration: Predictions) -> Recalibrator:
     with ProgressBar("reading", total=calibration.rows, unit="rows") as bar:
         pred, target = whole(calibration, advance=bar.advance)
-    kind: Callable[..., Recalibrator] = recalibration.by_name(arguments.method)
+    method: Callable[..., Recalibrator] = recalibration.by_name(arguments.method)
     try:
-        return kind(**({"per_output": True} if arguments.per_output else {})).fit(pred, target)
+        return method(**({"per_output": True} if arguments.per_output else {})).fit(pred, target)
     except ValueError as error:
         raise TableError(f"{Path(calibration.files[0]).name}: {error}") from error
 
 
-def _compared(source: Predictions, recalibrator: Recalibrator) -> tuple[Report, Report] | tuple[None, None]:
-    """Reports before and after the repair, of all rows that have targets; None where there are none."""
+def _before_and_after(source: Predictions, recalibrator: Recalibrator) -> tuple[Report, Report] | tuple[None, None]:
+    """Reports of all rows with targets, before and after the repair; None where there are too few."""
     grid = Grid(_DF, _BINS)
     clustered = source.columns.cluster is not None
     before, after = (empty_state(grid, clustered=clustered) for _ in range(2))
@@ -93,13 +90,14 @@ def _compared(source: Predictions, recalibrator: Recalibrator) -> tuple[Report, 
                 for state, pred in ((before, chunk.pred), (after, repaired)):
                     state.add_(accumulate(pred, chunk.target, grid, cluster=chunk.cluster, fingerprinted=True))
             bar.advance(len(chunk))
-    if int(before.n.sum()) < FEWEST_TARGETS:
+    if int(before.n.sum()) < MIN_TARGETS:
         return None, None
-    seen = frozenset([recalibrator.fitted_on or ""])
-    return report_from_state(before, Options(grid=grid)), report_from_state(after, Options(grid=grid, fitted_on=seen))
+    fingerprints = frozenset([recalibrator.fitted_on or ""])
+    after_report = report_from_state(after, Options(grid=grid, fitted_on=fingerprints))
+    return report_from_state(before, Options(grid=grid)), after_report
 
 
-def _say_what_changed(
+def _print_changes(
     arguments: Namespace,
     recalibrator: Recalibrator,
     calibration: Predictions,
@@ -121,12 +119,12 @@ def _say_what_changed(
 
 
 def _how_to_evaluate(arguments: Namespace, source: Predictions) -> list[str] | None:
-    """What to type for the new columns; None where a law of several outputs has no columns to read it from."""
+    """Arguments of ``fcal evaluate`` for the new columns; None where they do not hold the distribution."""
     columns = source.columns
     same_family = arguments.method in _METHODS_OF_SCALE and source.layout.keeps_family
     if not same_family and source.layout.outputs:
         return None
-    law = (
+    pred = (
         ["--mean", columns.mean + SUFFIX, "--std", columns.std + SUFFIX]
         if same_family
         else ["--quantiles", f"q*{SUFFIX}"]
@@ -134,4 +132,4 @@ def _how_to_evaluate(arguments: Namespace, source: Predictions) -> list[str] | N
     family = ["--family", arguments.family] if same_family and arguments.family != "normal" else []
     target = ["--target", columns.target] if columns.target != "target" else []
     out = arguments.out if not arguments.out.startswith("-") else f"./{arguments.out}"
-    return [out, *law, *family, *target]
+    return [out, *pred, *family, *target]

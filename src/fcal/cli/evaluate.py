@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from fcal._checks import check_number
-from fcal._files import provenance
+from fcal._files import provenance, writable_folder
 from fcal._memory import keep_freed_memory
 from fcal._progress import ProgressBar
-from fcal.cli.paths import check_writable
 from fcal.cli.printing import print_json, print_report
 from fcal.metrics import Report, sigma_groups
 from fcal.metrics.accumulation import accumulate
@@ -20,21 +19,22 @@ from fcal.metrics.state import Grid, State, empty_state
 from fcal.tables import SUFFIX, Chunk, Columns, Predictions, open_predictions, read_origin
 
 _CHUNK_ROWS = 1 << 20
-FEWEST_TARGETS = 2
+MIN_TARGETS = 2
 _PAGES = (".html", ".htm")
+_MAX_NAME = 200  # characters; temporary files and notes have longer names, and file systems allow 255
 
 
 def run(arguments: Namespace, words: list[str]) -> int:
-    """Evaluate files, print what was found, write the page."""
+    """Evaluate files, print the report and write the page."""
     if arguments.out is not None:
         _check_page(Path(arguments.out))
     source = open_predictions(
         arguments.path, columns=columns_of(arguments), family=arguments.family, chunk_rows=_CHUNK_ROWS
     )
     command = f"fcal {shlex.join(words)}"
-    report = _evaluated(source, arguments)
+    report = _evaluate(source, arguments)
     if arguments.out is not None:
-        # Loaded only when wanted: plotly takes a second.
+        # Imported only here: plotly takes a second.
         from fcal.reports.calibration import calibration_page
         from fcal.reports.page import write_html
 
@@ -48,14 +48,30 @@ def run(arguments: Namespace, words: list[str]) -> int:
 
 
 def _check_page(out: Path) -> None:
-    """Refuse a page that could not be written, before the work."""
+    """Reject a page that cannot be written, before the work."""
     if out.suffix.lower() not in _PAGES:
         raise ValueError(f"expected `--out` a name that ends in .html, got {out}")
     check_writable("--out", out)
 
 
+def check_writable(option: str, path: Path) -> None:
+    """Reject a file that cannot be written.
+
+    Raises:
+        ValueError: It is a folder, its name is too long, or its folder is not writable.
+    """
+    if path.is_dir():
+        raise ValueError(f"expected `{option}` a file to write, got the folder {path}")
+    if len(path.name) > _MAX_NAME:
+        raise ValueError(f"expected `{option}` a name of at most {_MAX_NAME} characters, got {len(path.name)}")
+    try:
+        writable_folder(path.parent)
+    except OSError as error:
+        raise ValueError(f"expected `{option}` in a folder that can be written to, got {error}") from None
+
+
 def columns_of(arguments: Namespace) -> Columns:
-    """Names of the columns that were asked for."""
+    """The columns requested on the command line."""
     return Columns(
         mean=arguments.mean,
         std=arguments.std,
@@ -66,37 +82,34 @@ def columns_of(arguments: Namespace) -> Columns:
     )
 
 
-def _evaluated(source: Predictions, arguments: Namespace) -> Report:
+def _evaluate(source: Predictions, arguments: Namespace) -> Report:
     grid = Grid(arguments.df, arguments.bins)
     tolerance = check_number("tolerance", arguments.tolerance, low=0.0, high=1.0)
     keep_freed_memory()
-    seen = _fitted_on(source)
+    fingerprints = _fitted_on(source)
     state = empty_state(grid, clustered=arguments.cluster is not None)
     names: list[str] | None = None
     with ProgressBar("evaluating", total=source.rows, unit="rows") as bar:
         for chunk in source:
             group, names = _groups(chunk, source, arguments)
             count = 1 if names is None else len(names)
-            state = _added(
-                state,
-                accumulate(
-                    chunk.pred,
-                    chunk.target,
-                    grid,
-                    group=group,
-                    groups=count,
-                    cluster=chunk.cluster,
-                    fingerprinted=bool(seen),
-                ),
+            batch = accumulate(
+                chunk.pred,
+                chunk.target,
+                grid,
+                group=group,
+                groups=count,
+                cluster=chunk.cluster,
+                fingerprinted=bool(fingerprints),
             )
+            state = _added(state, batch)
             bar.advance(len(chunk))
     counted = int(state.n.sum())
-    if counted < FEWEST_TARGETS:
+    if counted < MIN_TARGETS:
         raise ValueError(
-            f"expected `{_names(source)}` with at least {FEWEST_TARGETS} rows that have a target, got {counted}"
+            f"expected `{_names(source)}` with at least {MIN_TARGETS} rows that have a target, got {counted}"
         )
-    options = Options(grid=grid, tolerance=tolerance, fitted_on=seen, groups=names)
-    return report_from_state(state, options)
+    return report_from_state(state, Options(grid=grid, tolerance=tolerance, fitted_on=fingerprints, groups=names))
 
 
 def _groups(chunk: Chunk, source: Predictions, arguments: Namespace) -> tuple[Tensor | None, list[str] | None]:
@@ -118,16 +131,16 @@ def _names(source: Predictions) -> str:
 
 
 def _added(state: State, more: State) -> State:
-    """States of a growing number of groups together."""
+    """Sum of two states; later chunks may have more groups."""
     wider = state if state.groups() >= more.groups() else state.with_groups(more.groups())
     wider.add_(more if more.groups() == wider.groups() else more.with_groups(wider.groups()))
     return wider
 
 
 def _fitted_on(source: Predictions) -> frozenset[str]:
-    """Fingerprints of targets that the columns in use were fitted on, as the notes beside the files say."""
-    used = (source.columns.mean, source.columns.quantiles or "")
-    if not any(name.endswith(SUFFIX) for name in used):
+    """Fingerprints of targets that the columns in use were fitted on, from the notes beside the files."""
+    names = (source.columns.mean, source.columns.quantiles or "")
+    if not any(name.endswith(SUFFIX) for name in names):
         return frozenset()
     notes = (read_origin(path) for path in source.files)
     return frozenset(str(note["fitted_on"]) for note in notes if note is not None and "fitted_on" in note)
