@@ -58,7 +58,7 @@ class Config:
 
 
 @dataclass(frozen=True)
-class Rows:
+class Sample:
     """True means and sigmas, and targets. Shapes ``(N,)``."""
 
     mean: Tensor
@@ -69,7 +69,7 @@ class Rows:
         return Normal(self.mean, self.sigma)
 
     def predicted(self, error: str) -> Normal:
-        """What a model that errs in this way predicts."""
+        """Predictions with one of ``ERRORS``."""
         if error == "biased":
             return Normal(self.mean + BIAS * self.sigma, self.sigma)
         if error == "wave":
@@ -77,10 +77,10 @@ class Rows:
         return Normal(self.mean, SCALES[error] * self.sigma)
 
 
-def draw(count: int, generator: torch.Generator) -> Rows:
+def draw(count: int, generator: torch.Generator) -> Sample:
     mean, spread, noise = (torch.randn(count, generator=generator) for _ in range(3))
     sigma = torch.exp(0.5 * spread)
-    return Rows(3 * mean, sigma, 3 * mean + sigma * noise)
+    return Sample(3 * mean, sigma, 3 * mean + sigma * noise)
 
 
 def measured(pred: Distribution, target: Tensor) -> dict[str, float]:
@@ -88,23 +88,23 @@ def measured(pred: Distribution, target: Tensor) -> dict[str, float]:
     size = fcal.standardize(pred, target).double().abs()
     edges = torch.special.ndtri(0.5 + torch.tensor(LEVELS, dtype=torch.float64) / 2)
     covered = ((size <= edge).double().mean().item() for edge in edges)
-    found = {f"coverage_{level}": share for level, share in zip(LEVELS, covered, strict=True)}
-    return found | {"nll": fcal.nll(pred, target).double().mean().item()}
+    coverage = {f"coverage_{level}": share for level, share in zip(LEVELS, covered, strict=True)}
+    return coverage | {"nll": fcal.nll(pred, target).double().mean().item()}
 
 
 def cell(config: Config, error: str, seed: int) -> dict[str, dict[str, float]]:
-    """Every method on one draw of calibration and fresh rows, beside no repair and the truth."""
+    """Numbers of every method on one draw of calibration and fresh rows, of no repair, and of the truth."""
     generator = torch.Generator().manual_seed(seed)
     calibration, fresh = draw(config.calibration_rows, generator), draw(config.fresh_rows, generator)
-    found = {"before": measured(fresh.predicted(error), fresh.target)}
+    numbers = {"before": measured(fresh.predicted(error), fresh.target)}
     for name, method in METHODS.items():
         fitted = method().fit(calibration.predicted(error), calibration.target)
-        found[name] = measured(fitted.transform(fresh.predicted(error)), fresh.target)
-    return found | {"truth": measured(fresh.truth(), fresh.target)}
+        numbers[name] = measured(fitted.transform(fresh.predicted(error)), fresh.target)
+    return numbers | {"truth": measured(fresh.truth(), fresh.target)}
 
 
-def summarised(runs: list[dict[str, float]]) -> dict[str, Any]:
-    """Mean and spread over seeds of every number."""
+def summary(runs: list[dict[str, float]]) -> dict[str, Any]:
+    """Mean and standard deviation over seeds of every number."""
     columns = {name: [run[name] for run in runs] for name in runs[0]}
     return {name: {"mean": fmean(v), "sd": stdev(v) if len(v) > 1 else 0.0, "seeds": v} for name, v in columns.items()}
 
@@ -119,7 +119,7 @@ def run(config: Config, console: Console) -> dict[str, Any]:
     cells: dict[str, Any] = {}
     for error in track(ERRORS, "repairing", console=console, disable=not console.is_terminal):
         runs = [cell(config, error, seed) for seed in range(config.seeds)]
-        cells[error] = {name: summarised([one[name] for one in runs]) for name in runs[0]}
+        cells[error] = {name: summary([run[name] for run in runs]) for name in runs[0]}
     return {
         "config": asdict(config),
         "provenance": provenance(),
@@ -132,7 +132,7 @@ def run(config: Config, console: Console) -> dict[str, Any]:
 
 
 def coverage_table(document: dict[str, Any]) -> list[list[str]]:
-    """Coverage of the 50, 90, 95 and 99 % intervals, in percent; in bold where it is off by three standard errors."""
+    """Coverage of the 50, 90, 95 and 99 % intervals, in per cent; bold where off by more than three standard errors."""
 
     def shown(error: str, name: str) -> str:
         return " / ".join(_percent(document, error, name, level) for level in LEVELS)
