@@ -160,7 +160,7 @@ def _warnings(summary: Summary, options: Options) -> tuple[str, ...]:
         warnings.append("measured on the rows the recalibrator was fitted on: expect new data to look worse")
     if _MANY_TIES < summary.largest_tie() < 1:
         share = f"{summary.largest_tie():.0%} of residuals are nearly the same number"
-        warnings.append(f"{share}: are the targets rounded? Their law is then no smooth one")
+        warnings.append(f"{share}: are the targets rounded? Their distribution is then not smooth")
     if summary.out_of_reach() > MANY_OUT_OF_REACH:
         share = f"{summary.out_of_reach():.0%} of residuals are beyond {summary.grid.reach:g} sd"
         warnings.append(f"{share}: is the spread in the right unit (sd, not variance)?")

@@ -72,18 +72,19 @@ class Predictions:
 
     def __iter__(self) -> Iterator[Chunk]:
         groups, clusters = LabelCodes(MAX_GROUPS), ClusterCodes()
+        group_name, cluster_name = self.columns.group, self.columns.cluster
         first_row = 0
         for block in self.blocks():
             pred, target = self.layout.prediction(block)
-            chunk = Chunk(
-                pred=pred,
-                target=target,
-                group=self._group(block, groups),
-                cluster=self._cluster(block, clusters),
-                first_row=first_row,
-            )
-            yield chunk
-            first_row += len(chunk)
+            group, cluster = None, None
+            if group_name is not None:
+                codes = groups.encode(block.batch.column(group_name), path=block.file.path, name=group_name)
+                group = Labels(codes, groups.names())
+            if cluster_name is not None:
+                column, path = block.batch.column(cluster_name), block.file.path
+                cluster = clusters.encode(column, path=path, name=cluster_name, first_row=block.first_row)
+            yield Chunk(pred=pred, target=target, group=group, cluster=cluster, first_row=first_row)
+            first_row += len(target)
 
     def blocks(self, *, every_column: bool = False) -> Iterator[Block]:
         """Batches of rows: the columns in use, or every column as stored."""
@@ -102,20 +103,6 @@ class Predictions:
 
     def _names(self) -> tuple[str, ...]:
         return (*self.layout.numbers, *self.columns.labels())
-
-    def _group(self, block: Block, codes: LabelCodes) -> Labels | None:
-        name = self.columns.group
-        if name is None:
-            return None
-        encoded = codes.encode(block.batch.column(name), path=block.file.path, name=name)
-        return Labels(encoded, codes.names())
-
-    def _cluster(self, block: Block, codes: ClusterCodes) -> Tensor | None:
-        name = self.columns.cluster
-        if name is None:
-            return None
-        column = block.batch.column(name)
-        return codes.encode(column, path=block.file.path, name=name, first_row=block.first_row)
 
 
 def open_predictions(
