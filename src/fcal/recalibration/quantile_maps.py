@@ -31,7 +31,7 @@ class _QuantileMap(Recalibrator):
         knots: Number of equally spaced ranks; about the square root of n, within 10 to 400, by default.
     """
 
-    tensor_names = ("x", "y", "slopes")
+    tensor_names: ClassVar[tuple[str, ...]] = ("x", "y", "slopes")
     least_rows = 10
     outermost_rank: ClassVar[int]
 
