@@ -14,7 +14,7 @@ from measuring import Row, faster, main, medians
 from rich.console import Console
 from torch import Tensor, nn
 
-from fcal.benchmarks.uci.training import nll_sum
+from fcal.benchmarks.uci.stacked_training import nll_sum
 from fcal.models.ensembles import StackedMLP
 
 FEATURES, ROWS = 8, 32

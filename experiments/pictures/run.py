@@ -8,6 +8,7 @@ from pathlib import Path
 
 import bokeh_scenes
 import crossfit_scene
+import rooms
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -56,6 +57,7 @@ def cameras() -> Figure:
 
 PICTURES: dict[str, Callable[[], Figure]] = {
     "didactic": plots.didactic,
+    "rooms": rooms.draw,
     "overview_calibrated": lambda: plots.overview(report_of(1.0)),
     "overview_over_confident": lambda: plots.overview(report_of(1 / TOO_SMALL)),
     "before_after": lambda: plots.before_after(report_of(1 / TOO_SMALL), repaired()),

@@ -122,7 +122,7 @@ def test_benchmark_says_once_and_plainly_that_a_cell_is_damaged(tmp_path, capsys
     assert main(words) == 0
     first = json.loads(capsys.readouterr().out)
     (cell,) = (tmp_path / "cells").glob("[!.]*.json")
-    cell.write_text(cell.read_text().replace('"l1_gt": 0.0', '"l1_gt": 0.5'))
+    cell.write_text(cell.read_text().replace('"l1_gt": [0.0]', '"l1_gt": [0.5]'))
     assert main(words) == 0
     captured = capsys.readouterr()
     assert json.loads(captured.out)["tables"][0]["rows"]["oracle"]["l1_gt"] == {"mean": 0.0, "sd": None}

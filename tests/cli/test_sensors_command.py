@@ -5,16 +5,14 @@ import json
 import pytest
 from benchmarks.sensors.made_up import write_all, write_laser
 
-from fcal.benchmarks import sensors
+from fcal.benchmarks.sensors.settings import PRESETS, Settings
 from fcal.cli import main
 
 
 @pytest.fixture
 def _small(monkeypatch):
-    settings = sensors.Settings(
-        tables=("laser",), rows=500, folds=2, inner_folds=2, hidden=8, steps=20, tune_steps=3, batch=64
-    )
-    monkeypatch.setitem(sensors.PRESETS._entries, "tiny", settings)
+    settings = Settings(tables=("laser",), rows=500, folds=2, inner_folds=2, hidden=8, steps=20, tune_steps=3, batch=64)
+    monkeypatch.setitem(PRESETS, "tiny", settings)
 
 
 def words(folder, out, *more):
@@ -47,7 +45,8 @@ def test_sensors_prints_one_document_and_writes_table_and_picture(tmp_path, caps
     assert (tmp_path / "out/sensors.png").read_bytes().startswith(b"\x89PNG")
     assert main(words(tmp_path, tmp_path / "out")) == 0  # from the cells
     out = capsys.readouterr().out
-    assert "| oof_fcal |" in out
+    assert "oof_fcal" in out
+    assert "| *measured here* |" in out
     assert "Family of the noise, " in out
 
 

@@ -1,1 +1,89 @@
-"""Experiments from one command: config in, tables out."""
+"""Benchmarks: every method beside every other, on data whose truth is known."""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from fcal.benchmarks.catalogue import TASKS, Entry, Option, register
+
+if TYPE_CHECKING:
+    from fcal.benchmarks.methods import (
+        METHODS,
+        CrossFitted,
+        CVPlus,
+        Ensemble,
+        HeldOut,
+        Members,
+        Method,
+        Networks,
+        Prediction,
+        Problem,
+        Repaired,
+        Trained,
+    )
+    from fcal.benchmarks.page import write_page
+    from fcal.benchmarks.runner import Benchmark, Task, benchmark, collect, preset
+    from fcal.benchmarks.scoring import score
+    from fcal.benchmarks.table import Column, Row, Spread, Table
+
+# Where each name is: the catalogue alone is light, and the command line needs no more to say what can be typed.
+_ROOMS = {
+    "methods": (
+        "METHODS",
+        "CVPlus",
+        "CrossFitted",
+        "Ensemble",
+        "HeldOut",
+        "Members",
+        "Method",
+        "Networks",
+        "Prediction",
+        "Problem",
+        "Repaired",
+        "Trained",
+    ),
+    "page": ("write_page",),
+    "runner": ("Benchmark", "Task", "benchmark", "collect", "preset"),
+    "scoring": ("score",),
+    "table": ("Column", "Row", "Spread", "Table"),
+}
+_MODULES = {name: room for room, names in _ROOMS.items() for name in names}
+
+__all__ = [
+    "METHODS",
+    "TASKS",
+    "Benchmark",
+    "CVPlus",
+    "Column",
+    "CrossFitted",
+    "Ensemble",
+    "Entry",
+    "HeldOut",
+    "Members",
+    "Method",
+    "Networks",
+    "Option",
+    "Prediction",
+    "Problem",
+    "Repaired",
+    "Row",
+    "Spread",
+    "Table",
+    "Task",
+    "Trained",
+    "benchmark",
+    "collect",
+    "preset",
+    "register",
+    "score",
+    "write_page",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'fcal.benchmarks' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"fcal.benchmarks.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

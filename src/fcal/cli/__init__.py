@@ -8,7 +8,8 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from fcal.cli.arguments import parser
+from fcal.cli.arguments import parser, plugins_of
+from fcal.cli.plugins import load_plugin
 
 _BAD_INPUT = 2
 _FAILED = 1
@@ -33,11 +34,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         2
     """
     words = list(sys.argv[1:] if argv is None else argv)
-    arguments = parser().parse_args(words)
     if argv is None:
         for name in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(name, signal.default_int_handler)  # like Ctrl-C: partial files are removed
     try:
+        for plugin in plugins_of(words):
+            load_plugin(plugin)
+        arguments = parser().parse_args(words)
         # Imported only now: `fcal --help` needs neither torch nor Arrow.
         return int(importlib.import_module(arguments.module).run(arguments, words))
     except KeyboardInterrupt as stop:
@@ -47,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _FAILED
     except Exception as error:
-        if arguments.debug:
+        if "--debug" in words:
             traceback.print_exc()
         if isinstance(error, ModuleNotFoundError) and not (error.name or "fcal").startswith("fcal"):
             return _print_error(f"expected {error.name} for this command; pip install 'fcal[cli]'", _BAD_INPUT)

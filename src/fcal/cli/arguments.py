@@ -1,9 +1,11 @@
 """Arguments of every command. Imports nothing heavy, so that ``--help`` is fast."""
 
 import argparse
+from collections.abc import Sequence
 from typing import NoReturn, TypeAlias
 
 import fcal
+from fcal.benchmarks.catalogue import TASKS, Entry
 
 Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"  # argparse has no public name for it
 _METHODS = ("temperature", "affine", "isotonic", "gp-beta", "conformal")
@@ -136,74 +138,42 @@ def _add_columns(command: _Parser) -> None:
 def _add_benchmark(commands: Commands) -> None:
     command = commands.add_parser("benchmark", help="every method beside every other, on data whose truth is known")
     tasks = command.add_subparsers(metavar="TASK", required=True)
-    task = _command(
-        tasks,
-        "bokeh",
-        "fcal.cli.benchmarking",
-        "find the red disc among others, and say how sure that is: the paper's first experiment",
-        "fcal benchmark bokeh --preset quick --noise heteroscedastic",
-    )
-    task.add_argument(
-        "--preset", default="quick", help="tiny (to see that it runs), quick (minutes) or paper (hours) (default quick)"
-    )
-    task.add_argument(
-        "--noise", help="homoscedastic, heteroscedastic, gamma, laplace or student-t (default: the first two)"
-    )
-    task.add_argument("--regime", help="paper-like or noise-dominated (default: as the preset says)")
+    for name in TASKS.names():
+        _add_task(tasks, name, TASKS[name])
+
+
+def _add_task(tasks: Commands, name: str, entry: Entry) -> None:
+    example = entry.example or f"fcal benchmark {name}"
+    task = _command(tasks, name, "fcal.cli.benchmark", entry.purpose, example)
+    task.set_defaults(task=name)
+    if entry.data:
+        task.add_argument("--data", required=True, metavar="DIR", help=entry.data)
+    task.add_argument("--preset", default=entry.preset, help=entry.presets)
+    for option in entry.options:
+        task.add_argument(option.flag, metavar=option.metavar, type=option.type, help=option.help)
     task.add_argument("--methods", metavar="A,B", help="rows to compute (default: all)")
-    task.add_argument("--seeds", metavar="N", type=int, help="repetitions with other images, labels and weights")
-    task.add_argument("--ablation", help="k, gamma, lambda or divergence: that experiment instead of the table")
+    if entry.seeds:
+        task.add_argument("--seeds", metavar="N", type=int, help=entry.seeds)
+    if entry.ablations:
+        task.add_argument("--ablation", help=entry.ablations)
     task.add_argument("--workers", metavar="N", type=int, default=2, help="processes (default 2)")
     task.add_argument(
-        "--out",
-        metavar="DIR",
-        default="runs/bokeh",
-        help="where finished cells are kept and the page is written, over an older one (default runs/bokeh)",
+        "--plugin",
+        metavar="FILE.py",
+        action="append",
+        default=[],
+        help="module or .py file that registers a benchmark or methods of your own",
     )
-    _add_uci(tasks)
-    _add_sensors(tasks)
+    task.add_argument("--out", metavar="DIR", default=f"runs/{name}", help=f"{entry.out} (default runs/{name})")
 
 
-def _add_uci(tasks: Commands) -> None:
-    task = _command(
-        tasks,
-        "uci",
-        "fcal.cli.uci_benchmark",
-        "regression on eight UCI tables with the standard splits, beside published figures",
-        "fcal benchmark uci --data uci_gal --preset quick",
-    )
-    task.add_argument(
-        "--data", required=True, metavar="DIR", help="folder of the tables (concrete/data/data.txt, ...), or above it"
-    )
-    task.add_argument(
-        "--preset", default="quick", help="tiny (to see that it runs), quick (minutes) or full (default quick)"
-    )
-    task.add_argument("--datasets", metavar="A,B", help="tables, as concrete,yacht (default: as the preset says)")
-    task.add_argument("--networks", metavar="A,B", help="1x50 or 2x64 (default: both)")
-    task.add_argument("--methods", metavar="A,B", help="rows to compute (default: all)")
-    task.add_argument("--workers", metavar="N", type=int, default=2, help="processes (default 2)")
-    task.add_argument(
-        "--out", metavar="DIR", default="runs/uci", help="where finished cells and results are kept (default runs/uci)"
-    )
+def plugins_of(words: Sequence[str]) -> list[str]:
+    """Plugins of a benchmark's command line, which are loaded before it is parsed: they may name the benchmark.
 
-
-def _add_sensors(tasks: Commands) -> None:
-    task = _command(
-        tasks,
-        "sensors",
-        "fcal.cli.sensors_benchmark",
-        "learn the noise of real sensors as a function of the state, and compare with what is known of it",
-        "fcal benchmark sensors --data robot_known_noise",
-    )
-    task.add_argument("--data", required=True, metavar="DIR", help="folder with barfoot_ser and smartloc_gnss")
-    task.add_argument("--preset", default="full", help="tiny (to see that it runs) or full (minutes) (default full)")
-    task.add_argument(
-        "--sensors", metavar="A,B", help="laser, range, bearing, gnss, laser_whole, ... (default: as the preset says)"
-    )
-    task.add_argument("--workers", metavar="N", type=int, default=2, help="processes (default 2)")
-    task.add_argument(
-        "--out",
-        metavar="DIR",
-        default="runs/sensors",
-        help="where finished cells are kept and the tables are written, over older ones (default runs/sensors)",
-    )
+    Example:
+        >>> plugins_of(["benchmark", "line", "--plugin", "line.py"])
+        ['line.py']
+    """
+    finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    finder.add_argument("--plugin", action="append", default=[])
+    return list(finder.parse_known_args(words)[0].plugin) if words[:1] == ["benchmark"] else []

@@ -1,8 +1,6 @@
 """``fcal train``."""
 
 import errno
-import importlib
-import importlib.util
 import re
 import shlex
 import sys
@@ -17,6 +15,7 @@ from rich.table import Table
 
 from fcal._config import read_config, with_overrides
 from fcal._files import provenance
+from fcal.cli.plugins import load_plugin
 from fcal.cli.printing import print_json, say
 from fcal.training import RunConfig
 from fcal.training.config import ConfigError
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from fcal.training import Run
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
-_LONGEST_NAME = 200  # characters
 _CONFIG_PREFIX = re.compile(r"(^|`)config(: |\.)")  # name of a config that has been changed since it was read
 _UNKNOWN_NAME = re.compile("expected `(model|data|objective)` one of ")
 _SHOWN = ("verdict", "scale", "nll", "crps", "l1", "rmse", "ece_z", "ece_q", "ence", "sharpness")
@@ -93,55 +91,6 @@ def _train(config: RunConfig, folder: Path, arguments: Namespace) -> "Run":
             else " before the first checkpoint; the same command with --resume starts again"
         )
         raise KeyboardInterrupt(f"stopped{remedy}") from None
-
-
-def load_plugin(name: str) -> None:
-    """Import a user's module, which registers networks, data and objectives.
-
-    Args:
-        name: A module that is installed or in the current folder, or the path of a Python file, which may import its
-            neighbours.
-
-    Raises:
-        ValueError: It does not exist, or importing it raises an error.
-    """
-    shown = name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}..."
-    is_file = name.endswith(".py")
-    if not is_file and not all(word.isidentifier() for word in name.split(".")):
-        raise ValueError(f"expected `--plugin` a module or the path of a .py file, got {shown!r}")
-    if is_file and not _is_file(Path(name)):
-        raise ValueError(f"expected `--plugin` a Python file, got {shown}, which is not there")
-    home = str(Path(name).resolve().parent if is_file else Path.cwd())
-    if home not in sys.path:
-        sys.path.append(home)  # last, so that nothing there hides an installed package
-    try:
-        _import_file(Path(name)) if is_file else importlib.import_module(name)
-    except ImportError as error:
-        is_missing = isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}.")
-        hint = " (a .py file, or a module that is installed or in the current folder)" if is_missing else ""
-        raise ValueError(f"expected `--plugin` a module to import, got {shown}: {error}{hint}") from error
-    except (Exception, SystemExit) as error:
-        raised = f"{type(error).__name__}: {error}"
-        raise ValueError(f"expected `--plugin` a module to import, got {shown}, which raised {raised}") from error
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # the name is too long
-        return False
-
-
-def _import_file(path: Path) -> None:
-    name = f"fcal_plugin_{path.stem}"  # the prefix keeps a file called torch.py from hiding torch
-    spec: Any = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look up their module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
 
 
 def _print_report(report: Mapping[str, Any]) -> None:

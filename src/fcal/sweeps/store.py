@@ -117,7 +117,15 @@ class Store:
             return True
         return all(is_whole(self.artifact(cell.kind, cell.config, suffix)) for suffix in cell.artifacts)
 
-    def put(self, kind: str, config: Mapping[str, Any], result: Any, *, seconds: float | None = None) -> Path:
+    def put(
+        self,
+        kind: str,
+        config: Mapping[str, Any],
+        result: Any,
+        *,
+        seconds: float | None = None,
+        provenance: Mapping[str, Any] | None = None,
+    ) -> Path:
         """Write a finished cell: the whole file or none.
 
         Args:
@@ -125,6 +133,7 @@ class Store:
             config: Its resolved config.
             result: JSON in Python's types, without NaN or infinity, at most 200 kB of it.
             seconds: How long it took.
+            provenance: Versions, commit and machine; those of this process if None.
 
         Returns:
             The file.
@@ -145,7 +154,7 @@ class Store:
             "config": plain_config(config),
             "result": plain("result", result),
             "seconds": plain("seconds", seconds),
-            "provenance": dict(origin()),
+            "provenance": dict(origin() if provenance is None else provenance),
         }
         text = _laid_out({**document, "sha256": _digest(document)})
         if len(text.encode()) > _LARGEST:

@@ -1,5 +1,6 @@
 """Folders like that of the real data, with sensors whose noise is drawn here."""
 
+import hashlib
 import os
 from pathlib import Path
 
@@ -80,6 +81,7 @@ def write_gnss(folder, moments=120, sd=5.0, seed=0):
     target.mkdir(parents=True, exist_ok=True)
     (target / "Berlin_Potsdamer_Platz_Input.txt").write_text("\n".join(lines) + "\n")
     (target / "Berlin_Potsdamer_Platz_GT.txt").write_text("\n".join(truth) + "\n")
+    list_checksums(folder)
     return target / "Berlin_Potsdamer_Platz_Input.txt"
 
 
@@ -93,6 +95,15 @@ def travelled(satellite, place):
     return distance
 
 
+def list_checksums(folder):
+    """What ``sha256sum */* > SHA256SUMS`` writes: the files are meant to be as they are."""
+    lines = [
+        f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(folder).as_posix()}\n"
+        for path in sorted(Path(folder).glob("*/*"))
+    ]
+    (Path(folder) / "SHA256SUMS").write_text("".join(lines))
+
+
 def write_all(folder):
     write_laser(folder)
     write_landmarks(folder)
@@ -104,4 +115,5 @@ def _save(folder, name, fields):
     target = Path(folder) / "barfoot_ser"
     target.mkdir(parents=True, exist_ok=True)
     savemat(target / name, {key: value for key, value in fields.items() if value is not None})
+    list_checksums(folder)
     return target / name

@@ -1,15 +1,18 @@
-"""The script that writes the docs of the sensors from finished tables, and what the committed ones say."""
+"""The page of the sensors, and what the committed results say."""
 
+import importlib.util
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from benchmarks.sensors.made_up import write_all
+
+from fcal.benchmarks.runner import benchmark, plan
+from fcal.benchmarks.sensors.settings import Settings
+from fcal.benchmarks.sensors.task import SENSORS
+from fcal.sweeps import Store
 
 ROOT = Path(__file__).parents[3]
-SCRIPT = ROOT / "experiments/sensors/publish.py"
 RESULTS = ROOT / "docs/results"
 
 committed = pytest.mark.skipif(
@@ -17,10 +20,12 @@ committed = pytest.mark.skipif(
 )
 
 
-def publish(*words):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-W", "error::UserWarning", SCRIPT, *map(str, words)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250, check=False)
+@pytest.fixture(scope="module")
+def page():
+    spec = importlib.util.spec_from_file_location("sensors_page", ROOT / "experiments/sensors/page.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture(scope="module")
@@ -29,22 +34,52 @@ def tables():
     return {table["name"]: table for table in document["tables"]}
 
 
-@committed
-def test_committed_page_is_written_from_the_committed_cells(tmp_path):
-    (tmp_path / "sensors").mkdir()
-    (tmp_path / "sensors/cells").symlink_to(RESULTS / "sensors/cells")
-    done = publish("--run", tmp_path / "none", "--out", tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "sensors.md").read_text() == (RESULTS / "sensors.md").read_text()
-    assert (tmp_path / "sensors/results.json").read_text() == (RESULTS / "sensors/results.json").read_text()
-    assert (tmp_path / "sensors/sensors.png").read_bytes().startswith(b"\x89PNG")
+def test_page_has_answers_tables_and_facts_of_every_table(page, tmp_path):
+    settings = Settings(rows=500, folds=2, inner_folds=2, hidden=4, steps=5, tune_steps=2, batch=64)
+    store, data = Store(tmp_path / "cells"), str(write_all(tmp_path / "data"))
+    done = benchmark(SENSORS, settings, store=store, data=data, workers=1, progress=False)
+    assert done.crashed == {}
+    text = page.page(done, "FACTS OF THE RUN\n")
+    assert text.count("FACTS OF THE RUN") == 1
+    for table in done.tables:
+        assert text.count(f"## {SENSORS.table_title(table)}\n") == 1
+        assert all(lines in text for _, lines in SENSORS.sections(table))
+    assert text.count("All within 10 %: ") == 4
+    assert list(page.pictures(done)) == ["sensors"]
+    rows = plan(SENSORS, SENSORS.problems(settings, store, None), None)
+    facts = page.more_cells(settings, rows)
+    assert len(facts) == len(settings.tables)
+    assert all(store.record(cell.kind, cell.config) for cell in facts)
 
 
-def test_publish_refuses_unfinished_tables(tmp_path):
-    done = publish("--run", tmp_path / "none", "--out", tmp_path)
-    assert done.returncode == 1
-    assert "expected all tables of the preset, got none of laser, range, bearing, gnss" in done.stderr
-    assert not (tmp_path / "sensors.md").exists()
+@pytest.mark.parametrize(
+    ("name", "ratio", "of_bins", "near"),
+    [
+        ("laser", 1.049, (5.0, 5.0), True),
+        ("laser", 0.94, (1.0, 1.0), False),
+        ("range", 5.0, (0.91, 1.09), True),
+        ("range", 1.0, (1.0, 1.11), False),
+    ],
+)
+def test_rows_reach_what_is_asked_of_their_table(page, name, ratio, of_bins, near):
+    class OneRow:
+        labels = {"name": name}
+        details = {
+            "known": {
+                "learnt": {"nll": {"ratio": ratio}},
+                "bins": [{"learnt": {"nll": {"ratio": of_bin}}} for of_bin in of_bins],
+            }
+        }
+
+    assert page.reached(OneRow) == {"nll": near}
+
+
+def test_nothing_is_asked_of_gnss(page):
+    class Gnss:
+        labels = {"name": "gnss"}
+        details = {"known": {"learnt": {"nll": {"ratio": 1.0}}, "bins": []}}
+
+    assert page.reached(Gnss) == {}
 
 
 @committed

@@ -1,10 +1,8 @@
-"""How large the benchmark is: three presets, and what a user may change."""
+"""Settings of the Bokeh benchmark: three presets, and what a user may change."""
 
-import dataclasses
 from dataclasses import dataclass
 
 from fcal._checks import check_integer, check_number
-from fcal._registry import Registry
 from fcal.data import BokehConfig
 
 PAPER_NOISES = ("homoscedastic", "heteroscedastic")
@@ -79,6 +77,11 @@ class Settings:
             for regime in self.regimes:
                 self.data(noise, regime, 0)
 
+    @property
+    def network(self) -> dict[str, int]:
+        """Shape of the network."""
+        return {"size": self.size, "width": self.width, "hidden": self.hidden}
+
     def data(self, noise: str, regime: str, seed: int) -> BokehConfig:
         """Images and labels of one table and seed."""
         return BokehConfig(
@@ -92,28 +95,10 @@ class Settings:
         )
 
 
-PRESETS: Registry[Settings] = Registry("preset")
-PRESETS.add(
-    "tiny",
-    Settings(
+PRESETS = {
+    "tiny": Settings(
         images=200, extra=400, size=16, width=8, hidden=32, base_epochs=8, tune_epochs=2, candidates=1, base_batch=32
     ),
-)
-PRESETS.add("quick", Settings(images=2000, extra=5000, base_epochs=15, tune_batch=128, candidates=2))
-PRESETS.add("paper", Settings(regimes=("paper-like", "noise-dominated"), seeds=5))
-
-
-def preset(name: str, **changes: object) -> Settings:
-    """A preset with some of its values replaced; those that are None stay.
-
-    Example:
-        >>> preset("paper", seeds=2).seeds
-        2
-    """
-    given = {key: value for key, value in changes.items() if value is not None}
-    return dataclasses.replace(PRESETS[name], **given)  # type: ignore[arg-type]
-
-
-def described(settings: Settings) -> dict[str, object]:
-    """Settings as plain values, to stand beside a result."""
-    return dataclasses.asdict(settings)
+    "quick": Settings(images=2000, extra=5000, base_epochs=15, tune_batch=128, candidates=2),
+    "paper": Settings(regimes=("paper-like", "noise-dominated"), seeds=5),
+}

@@ -1,62 +1,100 @@
-"""Tables of finished rows: means over seeds, floors, and the paper's numbers beside ours."""
+"""Tables of the Bokeh benchmark: its columns, and what stands beside them."""
 
 import json
 from collections.abc import Mapping, Sequence
 from importlib import resources
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
-from fcal.benchmarks.bokeh.rows import COLUMNS, ERRORS
+from fcal.benchmarks.bokeh.problem import ERRORS
 from fcal.benchmarks.bokeh.settings import Settings
+from fcal.benchmarks.markdown import lines_of, spread_text
+from fcal.benchmarks.runner import Result, Results
+from fcal.benchmarks.scoring import CRPS, ECE_Q, ECE_Z, NLL, TRAIN_S
+from fcal.benchmarks.table import Column, Row, Spread, Table, row_of
 from fcal.data import Bokeh
 from fcal.data.bokeh import SPLITS
 
-_FEWEST_IMAGES = 1000  # a network that saw fewer has hardly learnt the task: the paper's numbers say nothing of it
 AS_LONG = "nll trained as long"  # what f-Cal is compared with beside the likelihood's best
+_FEWEST_IMAGES = 1000  # a network that saw fewer has hardly learnt the task: the paper's numbers say nothing of it
 _OF_CANDIDATES = ("l1_gt", "ece_z", "ece_q", "nll")
-TABLE_COLUMNS = (*COLUMNS, "cost")  # which is a ratio to another row
-_REPAIRED = "temperature"  # what rows without a held-out set are compared with
+_OF_PAPER = ("l1_gt", "l1", "ece_z", "ece_q", "nll")
+_HELD_OUT = "temperature"  # what rows without a held-out set are compared with
 _OUT_OF_FOLD = "oof_"
-_OF_INTERVALS = ("coverage", "width")
+_MISSING = "-"
 
-Results = Mapping[str, Sequence[Mapping[str, Any]]]  # of each row, one result per seed
+_SMOOTH_NOTE = (
+    "L1 is a smooth L1 (Huber's loss) of the predicted mean to the labels, L1(GT) to the truth without noise: of an "
+    "error below 1 it is half the square."
+)
+TABLE_COLUMNS = (
+    Column(
+        name="l1_gt",
+        title="L1(GT)",
+        description="SmoothL1 of the mean to the truth without noise",
+        footnote=_SMOOTH_NOTE,
+        factor=1000,
+    ),
+    Column(
+        name="l1",
+        title="L1",
+        description="SmoothL1 of the mean to the labels",
+        footnote=_SMOOTH_NOTE,
+        factor=1000,
+    ),
+    ECE_Z,
+    Column(name="mce_z", printed=False, title="MCE(z)", description="the worst bin of the residuals", factor=100),
+    ECE_Q,
+    Column(name="mce_q", printed=False, title="MCE(q)", description="the worst bin of these sums", factor=100),
+    NLL,
+    Column(name="crps", title=CRPS.title, description=CRPS.description, factor=1000),
+    Column(name="ence", title="ENCE", description="errors against predicted sigma, by bins of sigma"),
+    Column(
+        name="sigma_corr",
+        title="corr(sigma)",
+        description="correlation of log predicted and log true sigma; 1 is best",
+        lower_is_better=False,
+    ),
+    TRAIN_S,
+    Column(name="predict_ms", title="predict, ms", description="milliseconds of prediction", ranked=False),
+    Column(name="cost", printed=False, title="cost", description="training time relative to plain likelihood"),
+)
+_BY_NAME = {column.name: column for column in TABLE_COLUMNS}
 
 
-def table(settings: Settings, noise: str, regime: str, results: Results) -> dict[str, Any]:
-    """One table, as it is printed by ``--json``.
+def bokeh_table(settings: Settings, labels: Mapping[str, str], results: Results) -> Table:
+    """The table of one noise and regime.
 
     Args:
         settings: Of the benchmark.
-        noise: Kind of label noise.
-        regime: Regime of the data.
-        results: Results of the rows' cells.
+        labels: Its noise and regime.
+        results: Results of the rows' cells, one per seed.
     """
+    noise, regime = labels["noise"], labels["regime"]
     sizes = {split: len(Bokeh(split, settings.data(noise, regime, 0))) for split in SPLITS}
     test_images = sizes["test"] + sizes["extra"]
     results = _with_cost(results)
-    return {
-        "noise": noise,
-        "regime": regime,
-        "seeds": settings.seeds,
-        "bins": settings.bins,
-        "df": settings.df,
-        "n_test": 2 * test_images,
-        "images": {"train": sizes["train"], "validation": sizes["validation"], "test": test_images},
-        "columns": list(TABLE_COLUMNS),
-        "rows": {name: _row(found) for name, found in results.items()},
-        "floors": _floors(results),
-        "paired": _paired(results),
-        "against_temperature": _against_temperature(results),
-        "intervals": _intervals(results),
-        "strata": _strata(results),
-        "folds": _folds(results),
-        "paper": paper_numbers(noise) if _like_the_paper(settings, regime) else {},
-        "paper_grid": paper_grid(),
-    }
-
-
-def _like_the_paper(settings: Settings, regime: str) -> bool:
-    return regime == "paper-like" and settings.images >= _FEWEST_IMAGES
+    like_the_paper = regime == "paper-like" and settings.images >= _FEWEST_IMAGES
+    return Table(
+        labels=labels,
+        seeds=settings.seeds,
+        bins=settings.bins,
+        df=settings.df,
+        n_test=2 * test_images,
+        columns=tuple(_BY_NAME),
+        rows={name: _row(repetitions) for name, repetitions in results.items()},
+        floors=_floors(results),
+        details={
+            "images": {"train": sizes["train"], "validation": sizes["validation"], "test": test_images},
+            "paired": _paired(results),
+            "against_temperature": _against_temperature(results),
+            "intervals": _intervals(results),
+            "strata": _strata(results),
+            "folds": _folds(results),
+            "paper": paper_numbers(noise) if like_the_paper else {},
+            "paper_grid": paper_grid(),
+        },
+    )
 
 
 def paper_numbers(noise: str) -> dict[str, Any]:
@@ -82,176 +120,346 @@ def _paper() -> dict[str, Any]:
     return dict(json.loads(text))
 
 
-def _row(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Mean and sd of every column over seeds, and what each candidate would have scored."""
-    by_seed = {column: [result.get("columns", {}).get(column) for result in found] for column in TABLE_COLUMNS}
-    row: dict[str, Any] = {column: _spread(values) for column, values in by_seed.items()}
-    row["seeds"] = by_seed
-    row["ence_floor"] = next((result["floors"]["ence"] for result in found if "floors" in result), None)
-    grids = [result["grids"] for result in found if "grids" in result]
+def _row(results: Sequence[Result]) -> Row:
+    """Columns over seeds; other grids; and what each candidate would have scored."""
+    details: dict[str, Any] = {
+        "ence_floor": next((result["floors"]["ence"] for result in results if "floors" in result), None)
+    }
+    grids = [result["grids"] for result in results if "grids" in result]
     if grids:
-        row["grids"] = _grids(grids)
-    if any("candidates" in result for result in found):
-        row["candidates"] = _candidates([result for result in found if "candidates" in result])
-    failed = [result for result in found if result["status"] != "done"]
-    if failed:
-        row["status"] = "crashed" if any(result["status"] == "crashed" for result in failed) else "failed"
-        row["reason"] = f"{len(failed)} of {len(found)} seeds: {failed[0].get('reason', 'unknown')}"
-    return row
+        details["grids"] = _grids(grids)
+    with_candidates = [result for result in results if "candidates" in result]
+    if with_candidates:
+        details["candidates"] = _candidates(with_candidates)
+    return row_of(results, tuple(_BY_NAME), **details)
 
 
-def _candidates(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _candidates(results: Sequence[Result]) -> list[dict[str, Any]]:
     """Options of every candidate, in how many seeds it was chosen, and its test numbers, which chose nothing."""
     return [
         {
-            "options": same[0]["options"],
-            "chosen": sum(result.get("chosen") == place for result in found),
-            "diverged": sum(one["status"] == "diverged" for one in same),
-            "validation_nll": _spread([one.get("nll") for one in same]),
-            **{name: _spread([(one.get("test") or {}).get(name) for one in same]) for name in _OF_CANDIDATES},
+            "options": records[0]["options"],
+            "chosen": sum(result.get("chosen") == index for result in results),
+            "diverged": sum(record["status"] == "diverged" for record in records),
+            "validation_nll": _spread([record.get("nll") for record in records]),
+            **{name: _spread([(record.get("test") or {}).get(name) for record in records]) for name in _OF_CANDIDATES},
         }
-        for place, same in enumerate(zip(*(result["candidates"] for result in found), strict=True))
+        for index, records in enumerate(zip(*(result["candidates"] for result in results), strict=True))
     ]
 
 
 def _grids(grids: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """The same for every number of bins and of residuals in a sum."""
+    """Calibration errors for every number of bins and of residuals in a sum."""
     names = [name for name in ERRORS if name != "ence"]
     return [
-        {"bins": same[0]["bins"], "df": same[0]["df"]}
-        | {name: _spread([grid[name] for grid in same]) for name in names}
-        | {"floors": {name: same[0]["floors"][name] for name in names}}
-        for same in zip(*grids, strict=True)
+        {"bins": grid[0]["bins"], "df": grid[0]["df"]}
+        | {name: _spread([seed[name] for seed in grid]) for name in names}
+        | {"floors": {name: grid[0]["floors"][name] for name in names}}
+        for grid in zip(*grids, strict=True)
     ]
 
 
 def _spread(values: Sequence[float | None]) -> dict[str, float | None]:
-    """Mean and sd of what is known; the sd of one value is unknown."""
-    known = [value for value in values if value is not None]
-    return {
-        "mean": fmean(known) if known else None,
-        "sd": stdev(known) if len(known) > 1 else None,
-    }
+    return Spread.of(values).as_dict()
 
 
 def _floors(results: Results) -> dict[str, Any]:
     """What a calibrated model scores on as many test images; that of ENCE depends on the sigmas: the oracle's."""
-    laws = [found for row in ("oracle", *results) for found in results.get(row, ()) if "floors" in found]
-    return dict(laws[0]["floors"]) if laws else {}
+    known = [result for row in ("oracle", *results) for result in results.get(row, ()) if "floors" in result]
+    return dict(known[0]["floors"]) if known else {}
+
+
+def value_of(result: Result, column: str) -> Any:
+    """The number of a seed in a column; None where there is none."""
+    values = result.get("columns", {}).get(column)
+    return values[0] if values else None
+
+
+def _with_cost(results: Results) -> Results:
+    """Every row with its training time relative to plain likelihood, seed by seed."""
+    plain = [value_of(result, "train_s") for result in results.get("nll", ())]
+    if not plain:
+        return results
+    return {
+        row: [_costed(result, base) for result, base in zip(repetitions, plain, strict=True)]
+        for row, repetitions in results.items()
+    }
+
+
+def _costed(result: Result, plain: float | None) -> Result:
+    seconds = value_of(result, "train_s")
+    if seconds is None or not plain:
+        return result
+    return {**result, "columns": {**result["columns"], "cost": [seconds / plain]}}
 
 
 def _paired(results: Results) -> dict[str, Any]:
     """ECE(q) of f-Cal against that of the likelihood, seed by seed; the claim is made where the latter is off.
 
-    The likelihood may choose to stop before the epochs that all other losses train on for, which is when it is best
+    The likelihood may choose to stop before the epochs that all other losses train for, which is when it is best
     calibrated. What f-Cal does to a network shows beside one that trained on by likelihood for as many.
     """
     known = {**results, AS_LONG: [_trained_as_long(result) for result in results.get("nll", ())]}
     if not any("columns" in result for result in known[AS_LONG]):
         del known[AS_LONG]
-    pairs = [(one, two) for one in ("fcal_kl", "fcal_wass") for two in ("nll", AS_LONG)]
-    pairs += [(f"{one}_all", "nll_all") for one in ("fcal_kl", "fcal_wass")]
-    return {f"{one} - {two}": _pair(known[one], known[two]) for one, two in pairs if {one, two} <= set(known)}
+    pairs = [(fcal, nll) for fcal in ("fcal_kl", "fcal_wass") for nll in ("nll", AS_LONG)]
+    pairs += [(f"{fcal}_all", "nll_all") for fcal in ("fcal_kl", "fcal_wass")]
+    return {f"{fcal} - {nll}": _pair(known[fcal], known[nll]) for fcal, nll in pairs if {fcal, nll} <= set(known)}
 
 
-def _with_cost(results: Results) -> Results:
-    """Every row with its time of training beside that of plain likelihood, seed by seed."""
-    plain = [result.get("columns", {}).get("train_s") for result in results.get("nll", ())]
-    if not plain:
-        return results
-    return {row: [_costed(one, base) for one, base in zip(found, plain, strict=True)] for row, found in results.items()}
+def _trained_as_long(result: Result) -> dict[str, Any]:
+    """The first network that the likelihood trained on from the weights that all start from, whatever was chosen."""
+    candidates = result.get("candidates", ())
+    numbers = [record.get("test") for record in candidates if record["options"].get("repetition") == 1]
+    if not numbers or not numbers[0]:
+        return {}
+    return {"columns": {name: [value] for name, value in numbers[0].items()}, "floors": result["floors"]}
 
 
-def _costed(result: Mapping[str, Any], plain: float | None) -> Mapping[str, Any]:
-    seconds = result.get("columns", {}).get("train_s")
-    if seconds is None or not plain:
-        return result
-    return {**result, "columns": {**result["columns"], "cost": seconds / plain}}
+def _pair(fcal: Sequence[Result], nll: Sequence[Result]) -> dict[str, Any]:
+    """Excess of ECE(q) over what calibrated models score on average: the floors are the same, so they cancel.
+
+    A seed in which f-Cal has no numbers counts as one in which it is not below.
+    """
+    seeds = [(value_of(a, "ece_q"), value_of(b, "ece_q"), a, b) for a, b in zip(fcal, nll, strict=True)]
+    off = [(a, b) for a, b, _, result in seeds if b is not None and b > result["floors"]["ece_q"]["q95"]]
+    both = [(a, b, one, two) for a, b, one, two in seeds if a is not None and b is not None]
+    return {
+        "seeds": len(fcal),
+        "outside_band": len(off),
+        "below": sum(a is not None and a < b for a, b in off),
+        "ece_q": [a - b for a, b, _, _ in both],
+        "l1_gt": [value_of(one, "l1_gt") / value_of(two, "l1_gt") for _, _, one, two in both],
+    }
 
 
 def _against_temperature(results: Results) -> dict[str, Any]:
-    """Rows that hold out nothing for good beside temperature scaling, which does, seed by seed."""
-    rival = results.get(_REPAIRED, ())
-    rows = {row: found for row, found in results.items() if row.startswith(_OUT_OF_FOLD)}
-    return {row: _beside_temperature(found, rival) for row, found in rows.items()} if rival else {}
+    """Rows that hold out nothing beside temperature scaling, which does, seed by seed."""
+    temperature = results.get(_HELD_OUT, ())
+    rows = {row: repetitions for row, repetitions in results.items() if row.startswith(_OUT_OF_FOLD)}
+    return {row: _beside(repetitions, temperature) for row, repetitions in rows.items()} if temperature else {}
 
 
-def _beside_temperature(found: Sequence[Mapping[str, Any]], rival: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _beside(results: Sequence[Result], temperature: Sequence[Result]) -> dict[str, Any]:
     """Differences of errors and scores; ratios of accuracy, and of calibration errors to the band."""
-    known = [(a, b) for a, b in zip(found, rival, strict=True) if "floors" in a and "floors" in b]
-    both = [(a["columns"], b["columns"]) for a, b in known]
-    of_band = {name: [a["columns"][name] / a["floors"][name]["q95"] for a, _ in known] for name in ("ece_z", "ece_q")}
+    known = [(a, b) for a, b in zip(results, temperature, strict=True) if "floors" in a and "floors" in b]
     return {
-        "seeds": len(found),
-        **{name: [one[name] - two[name] for one, two in both] for name in ("ece_z", "ece_q", "nll", "crps")},
-        "l1_gt": [one["l1_gt"] / two["l1_gt"] for one, two in both],
-        "of_band": of_band,
-        "cost": [one.get("cost") for one, _ in both],
+        "seeds": len(results),
+        **{
+            name: [value_of(a, name) - value_of(b, name) for a, b in known]
+            for name in ("ece_z", "ece_q", "nll", "crps")
+        },
+        "l1_gt": [value_of(a, "l1_gt") / value_of(b, "l1_gt") for a, b in known],
+        "of_band": {
+            name: [value_of(a, name) / a["floors"][name]["q95"] for a, _ in known] for name in ("ece_z", "ece_q")
+        },
+        "cost": [value_of(a, "cost") for a, _ in known],
     }
 
 
 def _intervals(results: Results) -> dict[str, Any]:
-    """Coverage of central intervals of a level, and their width where it is known."""
-    known = {row: [result["interval"] for result in found if "interval" in result] for row, found in results.items()}
+    """Coverage and width of central intervals of a level."""
+    known = _known(results, "interval")
     return {
-        row: {"level": same[0]["level"]}
-        | {name: _spread([one[name] for one in same]) for name in ("coverage", "width")}
-        for row, same in known.items()
-        if same
+        row: {"level": intervals[0]["level"]}
+        | {name: _spread([interval[name] for interval in intervals]) for name in ("coverage", "width")}
+        for row, intervals in known.items()
     }
 
 
 def _strata(results: Results) -> dict[str, Any]:
     """Mean and worst calibration error of residuals by size of the predicted sigma."""
-    known = {row: [result["strata"] for result in found if "strata" in result] for row, found in results.items()}
     return {
         row: {
-            f"{name}_{word}": _spread([of(one[name]) for one in same])
+            f"{name}_{word}": _spread([reduce(seed[name]) for seed in strata])
             for name in ("ece_z", "ece_q")
-            for word, of in (("mean", fmean), ("worst", max))
+            for word, reduce in (("mean", fmean), ("worst", max))
         }
-        for row, same in known.items()
-        if same
+        for row, strata in _known(results, "strata").items()
     }
 
 
 def _folds(results: Results) -> dict[str, Any]:
     """What networks of folds owe to the images held out, and to having seen fewer than the network of all."""
-    found = [result["crossfit"] for result in results.get("oof_temperature", ()) if "crossfit" in result]
-    if not found:
+    errors = _known(results, "crossfit").get("oof_temperature", ())
+    if not errors:
         return {}
     return {
-        f"{name}_{what}": _spread([one[name][above] / one[name][below] for one in found])
+        f"{name}_{word}": _spread([seed[name][above] / seed[name][below] for seed in errors])
         for name in ("mse", "z2")
-        for what, above, below in (("leak", "held_out", "test"), ("fewer", "test", "full_test"))
+        for word, above, below in (("leak", "held_out", "test"), ("fewer", "test", "full_test"))
     }
 
 
-def _trained_as_long(result: Mapping[str, Any]) -> dict[str, Any]:
-    """The first network that the likelihood trained on from the weights that all start from, whatever was chosen."""
-    numbers = [one.get("test") for one in result.get("candidates", ()) if one["options"].get("repetition") == 1]
-    return {"columns": numbers[0], "floors": result["floors"]} if numbers and numbers[0] else {}
+def _known(results: Results, name: str) -> dict[str, list[Any]]:
+    known = {row: [result[name] for result in seeds if name in result] for row, seeds in results.items()}
+    return {row: values for row, values in known.items() if values}
 
 
-def _pair(one: Sequence[Mapping[str, Any]], two: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Excess of ECE(q) over what calibrated models score on average: the floors are the same, so they cancel.
+def sections(table: Table) -> list[tuple[str, str]]:
+    """Further tables as Markdown, each with a sentence before it; those without rows are left out."""
+    parts = [
+        ("f-Cal against the likelihood, seed by seed (`..._all`: both trained on all images):", _paired_lines(table)),
+        (
+            "Out-of-fold rows minus temperature scaling, mean and seed by seed (L1(GT): ratio to the network that it "
+            "repairs; band: what 95 % of calibrated models stay below):",
+            _against_lines(table),
+        ),
+        ("Central intervals:", _interval_lines(table)),
+        (
+            "Fold networks start from one that has seen all images for a few epochs. What they know of the images held "
+            "out (1 would be nothing, up to the draw of images), and what they lack:",
+            _fold_lines(table),
+        ),
+        ("By size of the predicted sigma, eight strata:", _strata_lines(table)),
+        ("Candidates (the test numbers beside them chose nothing):", _candidate_lines(table)),
+        paper_section(table),
+        ("With other numbers of bins and of residuals in a sum, x100:", _grid_lines(table)),
+    ]
+    return [(sentence, text) for sentence, text in parts if text]
 
-    A seed in which f-Cal has no numbers counts as one in which it is not below.
-    """
-    off = [(a, b) for a, b in zip(one, two, strict=True) if _ece_q(b) is not None and _ece_q(b) > _band(b)]
-    both = [(a, b) for a, b in zip(one, two, strict=True) if _ece_q(a) is not None and _ece_q(b) is not None]
-    return {
-        "seeds": len(one),
-        "outside_band": len(off),
-        "below": sum(_ece_q(a) is not None and _ece_q(a) < _ece_q(b) for a, b in off),
-        "ece_q": [_ece_q(a) - _ece_q(b) for a, b in both],
-        "l1_gt": [a["columns"]["l1_gt"] / b["columns"]["l1_gt"] for a, b in both],
+
+def paper_section(table: Table) -> tuple[str, str]:
+    """The paper's numbers beside ours, with a sentence before them."""
+    grid = table.details["paper_grid"]
+    sentence = f"Beside the paper's appendix (its S is not stated, probably {grid['bins']}; its K {grid['df']}):"
+    return sentence, _paper_lines(table)
+
+
+def _paper_lines(table: Table) -> str:
+    """The paper's numbers beside ours; empty where it has none."""
+    rows = {name: row for name, row in table.details["paper"].items() if name in table.rows}
+    if not rows:
+        return ""
+    columns = [_BY_NAME[name] for name in _OF_PAPER]
+    headings = ["", *(f"{column.heading}, {who}" for column in columns for who in ("ours", "paper"))]
+    lines = []
+    for name, paper in rows.items():
+        cells = []
+        for column in columns:
+            cells += [spread_text(column, table.rows[name].columns[column.name])]
+            cells += [spread_text(column, paper.get(column.name, {}))]
+        lines.append([name, *cells])
+    return lines_of(headings, lines)
+
+
+def _grid_lines(table: Table) -> str:
+    """ECE(z) and ECE(q) for other numbers of bins and of residuals in a sum; ECE(z) does not depend on the latter."""
+    rows = {name: row.details["grids"] for name, row in table.rows.items() if "grids" in row.details}
+    if not rows:
+        return ""
+
+    def shown(grids: Sequence[Mapping[str, Any]]) -> list[tuple[Column, Mapping[str, Any]]]:
+        of_z = [(ECE_Z, grid) for grid in grids if grid["df"] == grids[0]["df"]]
+        return of_z + [(ECE_Q, grid) for grid in grids]
+
+    first = shown(next(iter(rows.values())))
+    headings = ["", *(f"{column.title}, S = {grid['bins']}, K = {grid['df']}" for column, grid in first)]
+    lines = [
+        [name, *(spread_text(column, grid[column.name]) for column, grid in shown(grids))]
+        for name, grids in rows.items()
+    ]
+    floors = [column.text(grid["floors"][column.name]["expected"]) for column, grid in first]
+    return lines_of(headings, [*lines, ["*calibrated model*", *floors]])
+
+
+def _paired_lines(table: Table) -> str:
+    headings = ["", "seeds", "NLL outside its band", "f-Cal below NLL there", "difference of ECE(q) x100"]
+    lines = [
+        [
+            name,
+            *(str(pair[word]) for word in ("seeds", "outside_band", "below")),
+            _several(pair["ece_q"], 100.0),
+            _several(pair["l1_gt"], 1.0),
+        ]
+        for name, pair in table.details["paired"].items()
+    ]
+    return lines_of([*headings, "L1(GT), ratio"], lines)
+
+
+def _against_lines(table: Table) -> str:
+    rows = table.details["against_temperature"]
+    factors = {"ece_q": 100.0, "ece_z": 100.0, "nll": 1.0, "crps": 1000.0, "l1_gt": 1.0}
+    headings = [
+        "",
+        "ECE(q) x100",
+        "ECE(z) x100",
+        "NLL",
+        "CRPS x1000",
+        "L1(GT), ratio",
+        "ECE(q) / band",
+        "ECE(z) / band",
+    ]
+    lines = []
+    for name, row in rows.items():
+        numbers = [_mean_and_all(row[key], factor) for key, factor in factors.items()]
+        bands = [_mean_and_all(row["of_band"][key], 1.0) for key in ("ece_q", "ece_z")]
+        cost = [value for value in row["cost"] if value is not None]
+        lines.append([name, *numbers, *bands, f"{fmean(cost):.2f}" if cost else _MISSING])
+    return lines_of([*headings, "cost"], lines) if rows else ""
+
+
+def _interval_lines(table: Table) -> str:
+    rows = table.details["intervals"]
+    if not rows:
+        return ""
+    level = next(iter(rows.values()))["level"]
+    lines = [[name, _around(row["coverage"], 1.0, 4), _around(row["width"], 1000.0, 4)] for name, row in rows.items()]
+    return lines_of(["", f"coverage of {level:.0%} intervals", "mean width x1000"], lines)
+
+
+def _fold_lines(table: Table) -> str:
+    folds = table.details["folds"]
+    words = {
+        "leak": "held-out images, as a ratio to test images",
+        "fewer": "as a ratio to the network of all, on test images",
     }
+    lines = (
+        [[text, *(_around(folds[f"{name}_{word}"], 1.0, 3) for name in ("mse", "z2"))] for word, text in words.items()]
+        if folds
+        else []
+    )
+    return lines_of(["networks of folds", "squared errors", "z²"], lines) if folds else ""
 
 
-def _ece_q(result: Mapping[str, Any]) -> Any:
-    return result.get("columns", {}).get("ece_q")
+def _strata_lines(table: Table) -> str:
+    rows = table.details["strata"]
+    keys = [(name, word) for name in ("ece_z", "ece_q") for word in ("mean", "worst")]
+    headings = ["", *(f"{_BY_NAME[name].heading}, {word} stratum" for name, word in keys), "ENCE"]
+    lines = [
+        [
+            name,
+            *(_around(row[f"{key}_{word}"], 100.0, 3) for key, word in keys),
+            spread_text(_BY_NAME["ence"], table.rows[name].columns["ence"]),
+        ]
+        for name, row in rows.items()
+    ]
+    return lines_of(headings, lines) if rows else ""
 
 
-def _band(result: Mapping[str, Any]) -> Any:
-    return result["floors"]["ece_q"]["q95"]
+def _candidate_lines(table: Table) -> str:
+    """Every candidate, how often it was chosen, and what it scored on test, which chose nothing."""
+    shown = [_BY_NAME[name] for name in ("nll", "ece_q", "ece_z", "l1_gt")]
+    lines = []
+    for name, row in table.rows.items():
+        for candidate in row.details.get("candidates", ()):
+            options = ", ".join(f"{key} {value}" for key, value in candidate["options"].items() if key != "name")
+            numbers = (spread_text(column, candidate[column.name]) for column in shown)
+            validation = spread_text(NLL, candidate["validation_nll"])
+            lines.append([name, options, str(candidate["chosen"]), validation, *numbers])
+    return lines_of(["", "candidate", "chosen", "validation NLL", *(c.heading for c in shown)], lines)
+
+
+def _mean_and_all(values: Sequence[float], factor: float) -> str:
+    return f"**{factor * fmean(values):.3g}** ({_several(values, factor)})" if values else _MISSING
+
+
+def _several(values: Sequence[float], factor: float) -> str:
+    return ", ".join(f"{value * factor:.3g}" for value in values) or _MISSING
+
+
+def _around(spread: Mapping[str, float | None], factor: float, digits: int) -> str:
+    mean, sd = spread["mean"], spread["sd"]
+    if mean is None:
+        return _MISSING
+    return f"{factor * mean:.{digits}g}" + ("" if sd is None else f" ± {factor * sd:.2g}")

@@ -1,7 +1,8 @@
-"""Files of sensor data, read without trust: every name, shape and value is checked."""
+"""Files of sensor data: every checksum, name, shape and value is verified."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -9,41 +10,79 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fcal._files import sha256_of
-from fcal.benchmarks.sensors.matlab import matlab_matrices
-from fcal.benchmarks.sensors.readings import Array
+
+Array = NDArray[np.float64]
 
 LASER = "barfoot_ser/dataset1.mat"
 LANDMARKS = "barfoot_ser/dataset2.mat"
 GNSS = "smartloc_gnss/Berlin_Potsdamer_Platz_Input.txt"
 GNSS_TRUTH = "smartloc_gnss/Berlin_Potsdamer_Platz_GT.txt"
 _FOLDER = "robot_known_noise"
-_LONGEST = 40  # characters of a wrong value that are shown
-_LARGEST = 200_000_000  # bytes; the files are of 3 MB at most
+_SUMS = "SHA256SUMS"
+_SHOWN = 40  # characters of an invalid value
+_LARGEST = 200_000_000  # bytes; the files have 3 MB at most
 
 
 def data_file(folder: Path, name: str) -> Path:
-    """A file of the data, in the folder or in its ``robot_known_noise``.
+    """A file of the data, in the folder or in its ``robot_known_noise``, once its checksum is verified.
+
+    SciPy may crash on a damaged MATLAB file, so no reader sees a file before this check. The expected SHA-256 is the
+    one that a file ``SHA256SUMS`` in the same folder lists (as ``sha256sum`` writes it), for data of one's own, and
+    otherwise that of the published data.
+
+    Args:
+        folder: Folder of the data.
+        name: Path of the file in it.
 
     Raises:
-        ValueError: It is in neither.
+        ValueError: There is no such file, or it has another checksum.
     """
-    for place in (folder, folder / _FOLDER):
-        if (place / name).is_file():
-            return place / name
+    for root in (folder, folder / _FOLDER):
+        path = root / name
+        if path.is_file():
+            _check_sum(root, name)
+            return path
     raise ValueError(f"expected `data` a folder with {name}, got {folder}, which has none")
 
 
-def digest(paths: Sequence[Path]) -> str:
-    """One checksum of several files.
+def _check_sum(root: Path, name: str) -> None:
+    path, own = root / name, root / _SUMS
+    size = path.stat().st_size
+    if size > _LARGEST:
+        raise ValueError(f"expected {path} of at most {_LARGEST} bytes, got {size}")
+    expected = published_sums() | (_sums(own.read_text(encoding="utf-8")) if own.is_file() else {})
+    actual = sha256_of(path)
+    if actual != expected[name]:
+        raise ValueError(
+            f"expected {path} with the SHA-256 {expected[name][:12]}..., got {actual[:12]}...: the file is damaged or "
+            f"not the published one; list data of your own in {own}, as sha256sum does"
+        )
+
+
+def published_sums() -> dict[str, str]:
+    """SHA-256 of the files of the published data, by path."""
+    return _sums(resources.files("fcal.benchmarks.sensors").joinpath(_SUMS).read_text(encoding="utf-8"))
+
+
+def _sums(text: str) -> dict[str, str]:
+    """Checksums by path, from lines as ``sha256sum`` writes them.
+
+    Example:
+        >>> _sums("0a1b  some/file.txt")
+        {'some/file.txt': '0a1b'}
+    """
+    pairs = (line.split(maxsplit=1) for line in text.splitlines() if len(line.split(maxsplit=1)) == 2)
+    return {name.strip().removeprefix("*"): digest.lower() for digest, name in pairs}
+
+
+def digest(sums: Sequence[str]) -> str:
+    """One checksum of several.
 
     Example:
         >>> digest([])[:8]
         'e3b0c442'
     """
-    total = hashlib.sha256()
-    for path in paths:
-        total.update(bytes.fromhex(sha256_of(path)))
-    return total.hexdigest()
+    return hashlib.sha256(b"".join(bytes.fromhex(text) for text in sums)).hexdigest()
 
 
 def matrices(path: Path, shapes: Mapping[str, tuple[int | str, ...]]) -> dict[str, Array]:
@@ -51,34 +90,50 @@ def matrices(path: Path, shapes: Mapping[str, tuple[int | str, ...]]) -> dict[st
 
     Args:
         path: The file.
-        shapes: Shape of each, where a letter stands for a number that is the same wherever the letter is.
+        shapes: Shape of each, where a letter stands for a size that is the same wherever the letter is.
 
     Raises:
-        ValueError: No such file format, name or shape, or values that are not finite.
+        ImportError: SciPy is not installed.
+        ValueError: Another file format, name or shape, or values that are not finite.
     """
-    _check_size(path)
-    found = matlab_matrices(path)
-    known: dict[str, int] = {}
-    return {name: _matrix(found, name, shape, known, path) for name, shape in shapes.items()}
+    variables = _numeric(path)
+    sizes: dict[str, int] = {}
+    return {name: _matrix(variables, name, shape, sizes, path) for name, shape in shapes.items()}
+
+
+def _numeric(path: Path) -> dict[str, NDArray[Any]]:
+    """Real numeric matrices of a MATLAB file, by name; other variables are ignored."""
+    try:
+        from scipy.io import loadmat  # only this format needs it
+    except ImportError as error:
+        raise ImportError("expected scipy for MATLAB files; pip install 'fcal[sensors]'") from error
+    try:
+        variables = loadmat(path)
+    except Exception as error:  # SciPy raises what it happens to meet: ValueError, TypeError, zlib.error, ...
+        reason = " ".join(str(error).split())[: 2 * _SHOWN]
+        raise ValueError(f"expected {path} a MATLAB file of version 4 to 7, got: {reason}") from None
+    return {
+        name: value for name, value in variables.items() if isinstance(value, np.ndarray) and value.dtype.kind in "biuf"
+    }
 
 
 def _matrix(
-    found: Mapping[str, NDArray[Any]], name: str, shape: tuple[int | str, ...], known: dict[str, int], path: Path
+    variables: Mapping[str, NDArray[Any]], name: str, shape: tuple[int | str, ...], sizes: dict[str, int], path: Path
 ) -> Array:
-    value = found.get(name)
+    value = variables.get(name)
     if value is None:
-        raise ValueError(f"expected {path} with a matrix of numbers `{name}`, got {', '.join(found) or 'none'}")
+        raise ValueError(f"expected {path} with a matrix of numbers `{name}`, got {', '.join(variables) or 'none'}")
     fits = value.ndim == len(shape) and all(
-        size == (known.setdefault(side, size) if isinstance(side, str) else side)
+        size == (sizes.setdefault(side, size) if isinstance(side, str) else side)
         for side, size in zip(shape, value.shape, strict=True)
     )
     if not fits or not value.size:
-        sides = ", ".join(str(known.get(side, side)) if isinstance(side, str) else str(side) for side in shape)
+        sides = ", ".join(str(sizes.get(side, side)) if isinstance(side, str) else str(side) for side in shape)
         raise ValueError(f"expected `{name}` of {path} of shape ({sides}), got {value.shape}")
     return finite(value.astype(np.float64), f"`{name}` of {path}")
 
 
-def finite(values: Array, what: str) -> Array:
+def finite(values: Array, name: str) -> Array:
     """Values that are all finite.
 
     Example:
@@ -89,15 +144,15 @@ def finite(values: Array, what: str) -> Array:
     """
     bad = ~np.isfinite(values)
     if bad.any():
-        raise ValueError(f"expected {what} finite, got {values[bad][0]} ({bad.sum()} of {bad.size} values)")
+        raise ValueError(f"expected {name} finite, got {values[bad][0]} ({bad.sum()} of {bad.size} values)")
     return values
 
 
-def positive(values: Array, what: str) -> Array:
+def positive(values: Array, name: str) -> Array:
     """Values that are all above 0."""
     bad = ~(values > 0)
     if bad.any():
-        raise ValueError(f"expected {what} above 0, got {values[bad][0]:g} ({bad.sum()} of {bad.size} values)")
+        raise ValueError(f"expected {name} above 0, got {values[bad][0]:g} ({bad.sum()} of {bad.size} values)")
     return values
 
 
@@ -109,37 +164,30 @@ def numbered_lines(path: Path, columns: Mapping[str, int]) -> dict[str, Array]:
         columns: For every word that a line may begin with, how many numbers follow.
 
     Raises:
-        ValueError: Another word, another number of numbers, or what is none or not finite; the line is named.
+        ValueError: Another word, another count of numbers, or a value that is not a finite number; the line is named.
     """
-    _check_size(path)
     rows: dict[str, list[list[float]]] = {word: [] for word in columns}
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError:
-        raise ValueError(f"expected {path} a text file, got bytes that are none") from None
-    for place, line in enumerate(lines, start=1):
+        raise ValueError(f"expected {path} a text file in UTF-8, got other bytes") from None
+    for number, line in enumerate(lines, start=1):
         if line.strip():
-            word, numbers = _numbers(line, columns, f"line {place} of {path}")
+            word, numbers = _numbers(line, columns, f"line {number} of {path}")
             rows[word].append(numbers)
-    return {word: np.array(several).reshape(-1, columns[word]) for word, several in rows.items()}
+    return {word: np.array(of_word).reshape(-1, columns[word]) for word, of_word in rows.items()}
 
 
 def _numbers(line: str, columns: Mapping[str, int], where: str) -> tuple[str, list[float]]:
     word, *rest = line.split()
     if word not in columns:
-        raise ValueError(f"expected {where} to begin with {' or '.join(columns)}, got {word[:_LONGEST]!r}")
+        raise ValueError(f"expected {where} to begin with {' or '.join(columns)}, got {word[:_SHOWN]!r}")
     if len(rest) != columns[word]:
         raise ValueError(f"expected {columns[word]} numbers after {word} in {where}, got {len(rest)}")
     try:
         numbers = [float(text) for text in rest]
     except ValueError as error:
-        raise ValueError(f"expected numbers in {where}, got: {str(error)[: 2 * _LONGEST]}") from None
+        raise ValueError(f"expected numbers in {where}, got: {str(error)[: 2 * _SHOWN]}") from None
     if not np.isfinite(numbers).all():
-        raise ValueError(f"expected finite numbers in {where}, got {line.strip()[:_LONGEST]!r}")
+        raise ValueError(f"expected finite numbers in {where}, got {line.strip()[:_SHOWN]!r}")
     return word, numbers
-
-
-def _check_size(path: Path) -> None:
-    size = path.stat().st_size
-    if size > _LARGEST:
-        raise ValueError(f"expected {path} of at most {_LARGEST} bytes, got {size}")

@@ -1,26 +1,38 @@
-"""A small network from the state of a robot to the law of a sensor's error."""
+"""The network of the sensor benchmark, from the state to the distribution of an error, and how it is trained."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 from torch.nn.functional import softplus
 
+from fcal._datasets import get_batch
+from fcal.benchmarks.methods import Options
+from fcal.crossfitting import recentred
+from fcal.models import predict
 from fcal.selection.candidates import CANDIDATES
+from fcal.training import ObjectiveConfig, objective
 
-_SMALLEST = 1e-3  # of the scale, in that of all errors
-_LEAST_DF = 2.05  # Student-t laws of fewer degrees of freedom have no variance
+Loss = Callable[[Distribution, Tensor], Tensor]
+
+AT_ONCE = 16_384  # rows predicted
+_SMALLEST = 1e-3  # scale, in units of that of all errors
+_LEAST_DF = 2.05  # Student-t distributions of fewer degrees of freedom have no variance
 _FIRST_DF = 3.0  # above the least, before training
 
 
 class StateNetwork(nn.Module):
-    """Two hidden layers; a correction of the known model and the scale of what is left, both of any state.
+    """Two hidden layers from the state to the distribution of a sensor's error.
 
     Args:
-        inputs: Of the training rows; the network takes them by their mean and sd. Shape ``(n, features)``.
-        errors: Of the training rows; the network predicts them in units of their spread. Shape ``(n,)``.
+        inputs: Inputs of the training rows, which the network standardizes by. Shape ``(n, features)``.
+        errors: Errors of the training rows, in units of whose spread the network predicts. Shape ``(n,)``.
         hidden: Units of a hidden layer.
-        family: Of the law.
-        corrects: Whether the known model is corrected; else laws are around it.
+        family: Family of the distribution.
+        corrects: Whether the known model is corrected; otherwise distributions are centred on it.
 
     Example:
         >>> network = StateNetwork(torch.randn(50, 3), torch.randn(50), hidden=8, family="laplace")
@@ -45,8 +57,89 @@ class StateNetwork(nn.Module):
         self.shape = nn.Parameter(torch.zeros(()))
 
     def forward(self, inputs: Tensor) -> Distribution:
-        """The law of errors. Shapes ``(n, features)`` to ``(n,)``."""
+        """Distributions of errors. Shapes ``(n, features)`` to ``(n,)``."""
         loc, scale = self.trunk((inputs - self.centre) / self.spread).unbind(-1)
         loc = loc if self.corrects else torch.zeros_like(loc)
         df = (_LEAST_DF + _FIRST_DF * self.shape.exp()).expand(loc.shape)
         return CANDIDATES[self.family].law(self.unit * loc, self.unit * (softplus(scale) + _SMALLEST), df)
+
+
+class StateRows:
+    """States and errors as a dataset that is indexed by batches.
+
+    Example:
+        >>> StateRows(torch.zeros(3, 2), torch.arange(3.0)).__getitems__([2, 0])["target"]
+        tensor([2., 0.])
+    """
+
+    def __init__(self, inputs: Tensor, errors: Tensor) -> None:
+        self.inputs = inputs
+        self.errors = errors
+
+    def __len__(self) -> int:
+        return len(self.errors)
+
+    def __getitem__(self, index: int) -> Mapping[str, Tensor]:
+        return {"input": self.inputs[index], "target": self.errors[index]}
+
+    def __getitems__(self, indices: Sequence[int]) -> Mapping[str, Tensor]:
+        """Several rows at once."""
+        return self[torch.as_tensor(indices)]  # type: ignore[index]
+
+    def where(self, mask: Tensor) -> "StateRows":
+        """The rows of a mask."""
+        return StateRows(self.inputs[mask], self.errors[mask])
+
+
+def predicted(model: Any, rows: StateRows) -> Distribution:
+    """Predictions for some rows."""
+    pred = predict(model, rows, batch_size=AT_ONCE).pred
+    assert isinstance(pred, Distribution)
+    return pred
+
+
+def likelihood(pred: Distribution, target: Tensor) -> Tensor:
+    """Mean negative log-likelihood, by torch's own density: errors here are not so far out that it would underflow."""
+    return -pred.log_prob(target).mean()
+
+
+def loss_of(options: Options) -> Loss:
+    """The loss of an objective, by its options."""
+    config = ObjectiveConfig(**options)
+    if config.name == "nll":
+        return likelihood
+    convex = config.name == "fcal" and config.form == "convex"
+    criterion = objective(replace(config, lam=1.0) if convex else config)
+
+    def loss(pred: Distribution, target: Tensor) -> Tensor:
+        terms = criterion(lambda _: pred, {"input": target, "target": target})  # type: ignore[arg-type]
+        total = torch.stack(list(terms.values())).sum()
+        return (1 - config.lam) * likelihood(pred, target) + config.lam * total if convex else total
+
+    return loss
+
+
+def optimize(
+    network: nn.Module, batch: Mapping[str, Tensor], loss: Loss, *, steps: int, rate: float, size: int, seed: int
+) -> None:
+    """Train by Adam, with a learning rate that falls to 0 along a cosine."""
+    generator = torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.Adam(network.parameters(), lr=rate, fused=True)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    rows = len(batch["target"])
+    for _ in range(steps):
+        some = torch.randint(rows, (min(size, rows),), generator=generator)
+        pred = network(batch["input"][some])
+        if "center" in batch:
+            pred = recentred(pred, batch["center"][some])
+        optimizer.zero_grad()
+        value = loss(pred, batch["target"][some])
+        value.backward()
+        nn.utils.clip_grad_norm_(network.parameters(), 10.0)
+        optimizer.step()
+        schedule.step()
+
+
+def all_of(rows: Any) -> Mapping[str, Tensor]:
+    """A dataset as one batch."""
+    return get_batch(rows, list(range(len(rows))))

@@ -1,14 +1,15 @@
-"""The picture of the benchmark: how large errors are along the state, measured, stated and learnt."""
+"""The picture of the sensor benchmark: how large errors are along the state, measured, stated and learnt."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 
-from fcal.benchmarks.sensors.markdown import STATES
-from fcal.benchmarks.titles import ROW_STYLES
+from fcal.benchmarks.methods import METHODS, row_styles
+from fcal.benchmarks.sensors.tables import STATES, sensor_title
+from fcal.benchmarks.table import Table
 from fcal.plots.matplotlib_renderer import PALETTE, caption, new_picture, quiet, stroke
 from fcal.plots.styles import line_styles
 
@@ -18,13 +19,13 @@ _COLUMNS = 2
 _LOGARITHMIC = ("strength",)
 
 
-def draw(tables: Sequence[Mapping[str, Any]]) -> Figure:
-    """A panel for each table whose state is the one that is compared with what is known.
+def draw(tables: Sequence[Table]) -> Figure:
+    """A panel for each table whose state is the one that is compared with what is known; for all where there is none.
 
     Args:
-        tables: Of the benchmark's document.
+        tables: At least one.
     """
-    shown = [table for table in tables if table["state"] != "whole"] or list(tables)
+    shown = [table for table in tables if table.details["state"] != "whole"] or list(tables)
     columns = min(len(shown), _COLUMNS)
     lines = -(-len(shown) // columns)
     picture = new_picture(4.6 * columns, 3.4 * lines)
@@ -36,22 +37,15 @@ def draw(tables: Sequence[Mapping[str, Any]]) -> Figure:
     return picture
 
 
-def _panel(table: Mapping[str, Any], ax: Axes) -> None:
-    curve = table["curve"]
+def _panel(table: Table, ax: Axes) -> None:
+    details, curve = table.details, table.details["curve"]
     ax.plot(curve["x"], curve["stated"], color="#9a9a9a", linestyle="--", lw=1.4, label="stated")
-    ax.plot(
-        curve["x"],
-        curve["measured"],
-        color=PALETTE["ink"],
-        linestyle="none",
-        marker="o",
-        ms=4.5,
-        label="measured",
-        zorder=4,
-    )
-    styles = line_styles(ROW_STYLES)
-    for method in _SHOWN:
-        ax.plot(curve["x"], curve["learnt"][method], **stroke(*styles[method]), lw=1.6, label=f"learnt: {method}")
+    measured: dict[str, Any] = {"color": PALETTE["ink"], "linestyle": "none", "marker": "o", "ms": 4.5, "zorder": 4}
+    ax.plot(curve["x"], curve["measured"], **measured, label="measured")
+    styles = line_styles(row_styles(METHODS.names()))
+    for row in _SHOWN:
+        if row in curve["learnt"]:
+            ax.plot(curve["x"], curve["learnt"][row], **stroke(*styles[row]), lw=1.6, label=f"learnt: {row}")
     if curve["axis"] in _LOGARITHMIC:
         ax.set_yscale("log")
         ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -59,10 +53,9 @@ def _panel(table: Mapping[str, Any], ax: Axes) -> None:
         ax.yaxis.set_minor_formatter(NullFormatter())
     else:
         ax.set_ylim(bottom=0)
-    robust = "robust sd" if table["sensor"] == "gnss" else "sd"
-    name = table["sensor"].upper() if table["sensor"] == "gnss" else table["sensor"].capitalize()
-    caption(ax, name, f"given {STATES[table['state']]}; test stretches never seen")
-    ax.set_xlabel(_AXES[curve["axis"]])
-    ax.set_ylabel(f"{robust} of errors, {table['unit']}")
+    state = STATES.get(details["state"], details["state"])
+    caption(ax, sensor_title(table), f"given {state}; test stretches never seen")
+    ax.set_xlabel(_AXES.get(curve["axis"], curve["axis"]))
+    ax.set_ylabel(f"{'robust sd' if details['robust'] else 'sd'} of errors, {details['unit']}")
     ax.legend(frameon=False, fontsize=8)
     quiet(ax)

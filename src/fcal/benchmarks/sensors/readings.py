@@ -1,31 +1,63 @@
-"""Readings of a sensor beside what a known model says they should be."""
+"""Readings of sensors beside their true values: a laser on a rail, range and bearing to landmarks, pseudoranges."""
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from fcal._files import sha256_of
+from fcal.benchmarks.sensors.files import (
+    GNSS,
+    GNSS_TRUTH,
+    LANDMARKS,
+    LASER,
+    Array,
+    data_file,
+    digest,
+    matrices,
+    numbered_lines,
+    positive,
+    published_sums,
+)
+
 Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
+
+_STRETCH = 20.0  # s; errors of a robot's laser are correlated over about 5 s
+_GNSS_STRETCH = 10.0  # s; those of a satellite over about 10 s, and the drive takes only 283 s
+_GAP = 1.0  # s
+_LIGHT = 299_792_458.0  # m/s
+_EARTH = 7.292_115_146_7e-5  # rad/s, of WGS 84
+_LASER_SHAPES: dict[str, tuple[int | str, ...]] = {
+    "t": ("n", 1), "r": ("n", 1), "x_true": ("n", 1), "v": ("n", 1), "l": (1, 1), "r_var": (1, 1),
+}  # fmt: skip
+_LANDMARK_SHAPES: dict[str, tuple[int | str, ...]] = {
+    "t": ("n", 1), "r": ("n", "m"), "b": ("n", "m"), "v": ("n", 1), "om": ("n", 1), "l": ("m", 2), "x_true": ("n", 1),
+    "y_true": ("n", 1), "th_true": ("n", 1), "true_valid": ("n", 1), "d": (1, 1), "r_var": (1, 1), "b_var": (1, 1),
+}  # fmt: skip
+_GPS, _GLONASS = 1, 4
+_PER_SENSOR = ("sensor", "unit", "state")
+_FEWEST_STRETCHES = 12
 
 
 @dataclass(frozen=True, kw_only=True)
 class Readings:
-    """Readings of one sensor, in the order of time.
+    """Readings of one sensor beside the known model of it.
 
     Attributes:
-        sensor: Its name.
-        unit: Of readings.
-        time: When they were taken, in seconds. Shape ``(n,)``, as are all below.
-        state: What is known of robot and target when a reading is taken, by name.
-        reading: What the sensor said.
-        known: What the known model says it should have said, from the true state.
-        error: Reading minus known model; of angles, the short way round.
-        stated: Standard deviation of the error as whoever made the data states it.
-        track: Readings that know of each other: one target, seen without a break, within one stretch of time.
-        stretch: Stretches of time, all targets together; a track is never in two. These are held out whole.
+        sensor: Name of the sensor.
+        unit: Unit of the readings.
+        time: Time of each reading, in seconds. Shape ``(n,)``, as all below.
+        state: True state of robot and target at that time, by name.
+        reading: Measured value.
+        known: Value that the known model computes from the true state.
+        error: Reading minus known model; angles are wrapped to [-pi, pi].
+        stated: Standard deviation of the error that the makers of the data state.
+        track: Number of the track: correlated readings of one target, without a gap, within one stretch of time.
+        stretch: Number of the stretch of time, of all targets; no track is in two. Stretches are held out whole.
     """
 
     sensor: str
@@ -42,26 +74,23 @@ class Readings:
     def __len__(self) -> int:
         return len(self.time)
 
-    def taken(self, rows: Integers | Flags) -> "Readings":
-        """Some of the readings."""
-        arrays = {f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name not in _WHOLE}
+    def select(self, rows: Integers | Flags) -> "Readings":
+        """The readings of these rows."""
+        arrays = {f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name not in _PER_SENSOR}
         return replace(self, state={name: values[rows] for name, values in self.state.items()}, **arrays)
 
     def thinned(self, most: int) -> "Readings":
-        """Every second, third, ... moment of time, such that at most so many readings remain; all stretches stay.
+        """Every second, third, ... moment of time, so that at most so many readings remain; all stretches stay.
 
-        Neighbouring readings are nearly copies of each other, so that less is lost than it seems.
+        Neighbouring readings are nearly copies of each other, so little is lost.
         """
         moments, which = np.unique(self.time, return_inverse=True)
         step = -(-len(self) // most)
-        return self.taken(which % step == 0) if len(moments) > step else self
-
-
-_WHOLE = ("sensor", "unit", "state")
+        return self.select(which % step == 0) if len(moments) > step else self
 
 
 def stretches(time: Array, seconds: float) -> Integers:
-    """Number of the stretch of time, each so many seconds long, that every reading is in.
+    """Number of the stretch of time that each reading is in; stretches are so many seconds long.
 
     Example:
         >>> stretches(np.array([0.0, 1.0, 20.5]), 20.0).tolist()
@@ -71,12 +100,12 @@ def stretches(time: Array, seconds: float) -> Integers:
 
 
 def tracks(target: Integers, time: Array, stretch: Integers, *, gap: float) -> Integers:
-    """Number of each reading's track: the same target, with no gap of more seconds, in the same stretch of time.
+    """Number of the track of each reading: the same target, without a longer gap, in the same stretch of time.
 
     Args:
         target: Landmark or satellite of each reading.
-        time: When it was taken.
-        stretch: What :func:`stretches` says.
+        time: Time of each reading, in seconds.
+        stretch: See :func:`stretches`.
         gap: Seconds without a reading that end a track.
 
     Example:
@@ -90,6 +119,236 @@ def tracks(target: Integers, time: Array, stretch: Integers, *, gap: float) -> I
     begins[1:] = (
         (target[later] != target[earlier]) | (stretch[later] != stretch[earlier]) | (time[later] - time[earlier] > gap)
     )
-    found = np.empty(len(time), dtype=np.int64)
-    found[order] = begins.cumsum() - 1
-    return found
+    numbers = np.empty(len(time), dtype=np.int64)
+    numbers[order] = begins.cumsum() - 1
+    return numbers
+
+
+def read_laser(folder: str | Path) -> Readings:
+    """Ranges of a laser on a robot that drives up and down a rail towards a cylinder.
+
+    The known model is r = l - x, the position of the cylinder minus that of the robot. The one track is cut into
+    stretches of 20 seconds: errors depend on how the robot drives, so they are correlated within a few seconds.
+
+    Args:
+        folder: Folder with ``barfoot_ser/dataset1.mat``, or with a folder ``robot_known_noise`` that has it.
+
+    Raises:
+        ValueError: The file is missing, damaged or malformed.
+    """
+    path = data_file(Path(folder), LASER)
+    columns = matrices(path, _LASER_SHAPES)
+    time, reading, position, velocity = (columns[name][:, 0] for name in ("t", "r", "x_true", "v"))
+    known = columns["l"][0, 0] - position
+    stretch = stretches(_rising(time, path), _STRETCH)
+    return Readings(
+        sensor="laser",
+        unit="m",
+        time=time,
+        state={"distance": known, "velocity": velocity, "speed": np.abs(velocity)},
+        reading=reading,
+        known=known,
+        error=reading - known,
+        stated=np.full(len(time), _sd(columns["r_var"], "r_var", path)),
+        track=stretch,
+        stretch=stretch,
+    )
+
+
+def read_landmarks(folder: str | Path, *, valid_only: bool = True) -> tuple[Readings, Readings]:
+    r"""Ranges and bearings of landmarks, from a laser on a robot that drives among them.
+
+    The laser is ahead of the robot's centre by d. From the true position and heading (x, y, theta), the known model of
+    a landmark at (a, b) is
+
+    .. math:: r = \sqrt{u^2 + w^2}, \quad \varphi = \mathrm{atan2}(w, u) - \theta, \quad
+        u = a - x - d \cos\theta, \; w = b - y - d \sin\theta
+
+    Args:
+        folder: Folder with ``barfoot_ser/dataset2.mat``, or with a folder ``robot_known_noise`` that has it.
+        valid_only: Leave out moments at which the file marks the true state as invalid.
+
+    Returns:
+        Ranges and bearings, of the same moments and landmarks.
+
+    Raises:
+        ValueError: The file is missing, damaged or malformed.
+    """
+    path = data_file(Path(folder), LANDMARKS)
+    columns = matrices(path, _LANDMARK_SHAPES)
+    _rising(columns["t"][:, 0], path)
+    heading, ahead = columns["th_true"], columns["d"][0, 0]
+    east = columns["l"][:, 0] - columns["x_true"] - ahead * np.cos(heading)
+    north = columns["l"][:, 1] - columns["y_true"] - ahead * np.sin(heading)
+    moment, landmark = np.nonzero((columns["r"] > 0) & ((columns["true_valid"] > 0) | (not valid_only)))
+    if not len(moment):
+        raise ValueError(f"expected {path} with ranges above 0, got none")
+    distance = np.hypot(east, north)[moment, landmark]
+    bearing = wrapped(np.arctan2(north, east) - heading)[moment, landmark]
+    time, velocity, turn = (columns[name][moment, 0] for name in ("t", "v", "om"))
+    stretch = stretches(time, _STRETCH)
+    state = {
+        "distance": positive(distance, f"distances of {path}"),
+        "bearing_cos": np.cos(bearing),
+        "bearing_sin": np.sin(bearing),
+        "velocity": velocity,
+        "turn": turn,
+        "sweep": velocity * np.sin(bearing) / distance,  # how fast the landmark passes by, in rad/s
+        "speed": np.abs(velocity),
+        "turning": np.abs(turn),
+    }
+    state |= {f"landmark_{number}": (landmark == number).astype(np.float64) for number in range(len(columns["l"]))}
+    track = tracks(landmark, time, stretch, gap=_GAP)
+    readings = {
+        "range": ("m", columns["r"][moment, landmark], distance, _sd(columns["r_var"], "r_var", path)),
+        "bearing": ("rad", columns["b"][moment, landmark], bearing, _sd(columns["b_var"], "b_var", path)),
+    }
+    ranges, bearings = (
+        Readings(
+            sensor=sensor,
+            unit=unit,
+            time=time,
+            state=state,
+            reading=reading,
+            known=known,
+            error=reading - known if sensor == "range" else wrapped(reading - known),
+            stated=np.full(len(time), stated),
+            track=track,
+            stretch=stretch,
+        )
+        for sensor, (unit, reading, known, stated) in readings.items()
+    )
+    return ranges, bearings
+
+
+def read_gnss(folder: str | Path) -> Readings:
+    """Pseudoranges of a car in a city, beside the true distances to the satellites.
+
+    A pseudorange is the distance on the rotating earth plus the receiver's clock error, which differs between moments
+    and between systems of satellites. It is unknown, so the median error of each moment and system stands for it.
+    A track is a satellite within a stretch of 10 seconds. Stretches hold out all satellites, which share a clock error.
+
+    Args:
+        folder: Folder with ``smartloc_gnss``, or with a folder ``robot_known_noise`` that has it.
+
+    Raises:
+        ValueError: A file is missing, damaged or malformed.
+    """
+    path, truth_path = (data_file(Path(folder), name) for name in (GNSS, GNSS_TRUTH))
+    lines = numbered_lines(path, {"pseudorange3": 10, "odom3": 13})["pseudorange3"]
+    truth = numbered_lines(truth_path, {"point3": 13})["point3"]
+    if not len(lines):
+        raise ValueError(f"expected {path} with lines of pseudorange3, got none")
+    time, reading, variance, *_, satellite, system, elevation, strength = lines.T
+    positions = _positions(time, truth, truth_path)
+    distance = true_ranges(lines[:, 3:6], positions)
+    if not np.isin(system, (_GPS, _GLONASS)).all():
+        strange = system[~np.isin(system, (_GPS, _GLONASS))][0]
+        raise ValueError(f"expected satellites of GPS (1) or GLONASS (4) in {path}, got {strange:g}")
+    known = distance + clock_terms(reading - distance, time, system)
+    stretch = stretches(time, _GNSS_STRETCH)
+    return Readings(
+        sensor="gnss",
+        unit="m",
+        time=time,
+        state={"strength": strength, "elevation": elevation, "glonass": (system == _GLONASS).astype(np.float64)},
+        reading=reading,
+        known=known,
+        error=reading - known,
+        stated=np.sqrt(positive(variance, f"covariances of {path}")),
+        track=tracks(satellite.astype(np.int64), time, stretch, gap=_GAP),
+        stretch=stretch,
+    )
+
+
+def wrapped(angle: Array) -> Array:
+    """Angles between -pi and pi.
+
+    Example:
+        >>> wrapped(np.array([2 * np.pi + 0.5])).round(6).tolist()
+        [0.5]
+    """
+    return (angle + np.pi) % (2 * np.pi) - np.pi
+
+
+def true_ranges(satellites: Array, positions: Array) -> Array:
+    r"""Distances that signals travel while the earth rotates, with all positions in the frame that rotates with it.
+
+    .. math:: |s - p| + \frac{\omega}{c} (s_x p_y - s_y p_x)
+
+    Args:
+        satellites: Positions at transmission. Shape ``(n, 3)``, in metres.
+        positions: Positions at reception. Shape ``(n, 3)``.
+
+    Example:
+        >>> true_ranges(np.array([[3.0, 0.0, 4.0]]), np.zeros((1, 3))).tolist()
+        [5.0]
+    """
+    rotation = satellites[:, 0] * positions[:, 1] - satellites[:, 1] * positions[:, 0]
+    return np.linalg.norm(satellites - positions, axis=1) + _EARTH / _LIGHT * rotation
+
+
+def clock_terms(errors: Array, time: Array, system: Array) -> Array:
+    """The clock error of each reading's moment and system: the median error of its satellites.
+
+    Example:
+        >>> clock_terms(np.array([7.0, 8.0, 90.0]), np.zeros(3), np.ones(3)).tolist()
+        [8.0, 8.0, 8.0]
+    """
+    _, groups = np.unique(np.stack([time, system]), axis=1, return_inverse=True)
+    groups = groups.reshape(-1)
+    order = np.argsort(groups, kind="stable")
+    medians = [np.median(group) for group in np.split(errors[order], np.bincount(groups).cumsum()[:-1])]
+    return np.array(medians)[groups]
+
+
+def _positions(time: Array, truth: Array, path: Path) -> Array:
+    """The true position at every moment."""
+    known = {moment: position for moment, *position in truth[:, :4].tolist()}
+    missing = [moment for moment in time.tolist() if moment not in known]
+    if missing:
+        raise ValueError(f"expected {path} with the position at all moments, got none at {missing[0]:g} s")
+    return np.array([known[moment] for moment in time.tolist()])
+
+
+def _sd(variance: Array, name: str, path: Path) -> float:
+    return float(np.sqrt(positive(variance, f"`{name}` of {path}")[0, 0]))
+
+
+def _rising(time: Array, path: Path) -> Array:
+    if (np.diff(time) <= 0).any():
+        raise ValueError(f"expected `t` of {path} rising, got {np.diff(time).min():g} s between two moments")
+    return time
+
+
+_FILES = {"laser": (LASER,), "range": (LANDMARKS,), "bearing": (LANDMARKS,), "gnss": (GNSS, GNSS_TRUTH)}
+_READERS: Mapping[str, Callable[[Path], Readings]] = {
+    "laser": read_laser,
+    "range": lambda folder: read_landmarks(folder)[0],
+    "bearing": lambda folder: read_landmarks(folder)[1],
+    "gnss": read_gnss,
+}
+
+
+def checksum(sensor: str, data: str | None = None) -> str:
+    """One checksum of the files of a sensor: those in a folder, or the published ones where it is None."""
+    if data is None:
+        return digest([published_sums()[name] for name in _FILES[sensor]])
+    return digest([sha256_of(data_file(Path(data), name)) for name in _FILES[sensor]])
+
+
+@functools.lru_cache(maxsize=4)
+def readings_of(data: str, sensor: str, most: int, checksum: str) -> Readings:
+    """Readings of a sensor, at most so many; kept in memory as long as the files have this checksum.
+
+    Raises:
+        ValueError: Files are missing or malformed, or cover too little time to hold out parts of it.
+    """
+    del checksum  # part of the key
+    readings = _READERS[sensor](Path(data)).thinned(most)
+    stretches = len(np.unique(readings.stretch))
+    if stretches < _FEWEST_STRETCHES:
+        raise ValueError(
+            f"expected {sensor} readings in at least {_FEWEST_STRETCHES} stretches of time, got {stretches}"
+        )
+    return readings

@@ -1,272 +1,223 @@
-"""The table of one sensor: laws of all test rows against their errors, and against the noise that is known."""
+"""Tables of the sensor benchmark: columns, learnt beside known standard deviations, and both as Markdown."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from itertools import pairwise
-from statistics import stdev
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
-import torch
-from torch import Tensor
-from torch.distributions import Distribution, Normal
+from fcal.benchmarks.markdown import lines_of
+from fcal.benchmarks.runner import Result, Results
+from fcal.benchmarks.scoring import COVERAGE, CRPS, ECE_Q, ECE_Z, RMSE
+from fcal.benchmarks.sensors.settings import SensorTable, Settings
+from fcal.benchmarks.table import DONE, Column, Row, Spread, Table, row_of
 
-from fcal.benchmarks.sensors.folds import ROWS, kept
-from fcal.benchmarks.sensors.laws import law, spread
-from fcal.benchmarks.sensors.readings import Array, Flags, Readings
-from fcal.benchmarks.sensors.settings import NORMAL, Settings, Task
-from fcal.distributions.batching import cat, index_select
-from fcal.metrics import evaluate
-from fcal.residuals import standardize
-from fcal.scores import crps, nll
-from fcal.selection import select_family
-
-COLUMNS = ("rmse", "ll", "crps", "ece_z", "ece_q", "coverage", "z2")
-STATED = "stated"
-_LEVEL = "0.9"  # of the column `coverage`
-_CURVE = 14  # points of a curve
-_TO_CHOOSE = 5000  # rows that families are told apart by, about
-_NORMAL_QUARTILE = 0.6745
-
-
-class Tested:
-    """Laws of all test rows by one method, in parts: one for each fold, in the order of its rows.
-
-    Args:
-        parts: Predictions by fold.
-        rows: Numbers of the readings that each fold tests.
-    """
-
-    def __init__(self, parts: Sequence[Distribution], rows: Sequence[Tensor]) -> None:
-        self.parts = list(parts)
-        self.rows = list(rows)
-
-    def of(self, wanted: Tensor) -> list[Distribution]:
-        """Laws of some readings. ``wanted`` is True where a reading is one of them."""
-        some = [(part, wanted[rows].nonzero().squeeze(1)) for part, rows in zip(self.parts, self.rows, strict=True)]
-        return [
-            law for part, places in some if len(places) and isinstance(law := index_select(part, places), Distribution)
-        ]
+TABLE_COLUMNS = (
+    RMSE,
+    Column(name="ll", title="LL", description="mean log-likelihood", lower_is_better=False, digits=4),
+    CRPS,
+    ECE_Z,
+    ECE_Q,
+    COVERAGE,
+    Column(name="z2", title="mean z²", description="mean squared residual; 1 is calibrated", ranked=False, digits=4),
+)
+STATES = {
+    "motion": "distance and speed",
+    "signal": "C/N0, elevation and system",
+    "whole": "everything that is known, with signs",
+}
+_STATED = "stated"
+_OF_ROW = ("verdict", "conclusive", "verdict_reason", "scale", "shift", "covered", "floors")
+_BANDED = (ECE_Z, ECE_Q)
+_MISSING = "-"
 
 
-def table(
-    name: str,
-    task: Task,
-    readings: Readings,
-    settings: Settings,
-    folds: Sequence[tuple[Mapping[str, Any], Mapping[str, Tensor]]],
-    tested: Tensor,
-) -> dict[str, Any]:
-    """One table, as it is printed by ``--json``.
+def sensors_table(
+    settings: Settings, name: str, definition: SensorTable, results: Results, facts: Result | None
+) -> Table:
+    """The table of one sensor and state.
 
     Args:
-        name: Of the task.
-        task: What was learnt.
-        readings: All readings of the sensor.
         settings: Of the benchmark.
-        folds: What :func:`fcal.benchmarks.sensors.folds.fold` returned for each.
-        tested: The fold that tests each reading.
+        name: Name of the table.
+        definition: Its sensor, inputs and bins.
+        results: The result of every row's cell.
+        facts: Result of :meth:`SensorsProblem.facts`; None if it could not be computed.
     """
-    rows = [(tested == number).nonzero().squeeze(1) for number in range(len(folds))]
-
-    def tested_by(method: str) -> Tested:
-        return Tested([law(found["families"][method], kept(tensors, method)) for found, tensors in folds], rows)
-
-    stated = torch.from_numpy(readings.stated)
-    methods = {STATED: Tested([Normal(torch.zeros(len(some)).double(), stated[some]) for some in rows], rows)}
-    methods |= {method: tested_by(method) for method in ROWS}
-    by_family = {family: tested_by(f"family-{family}") for family in task.families}
-    return {
-        "name": name,
-        "sensor": task.sensor,
-        "state": task.state,
-        "inputs": list(task.inputs),
-        "unit": readings.unit,
-        "corrects": task.corrects,
-        "folds": settings.folds,
-        "df": settings.df,
-        "bins": settings.bins,
-        "n_test": len(readings),
-        "clusters": len(np.unique(readings.track)),
-        "stretches": len(np.unique(readings.stretch)),
-        "columns": list(COLUMNS),
-        "rows": {method: _row(laws, readings, settings) for method, laws in methods.items()},
-        "known": known(task, readings, methods),
-        "curve": _curve(task, readings, methods),
-        "family": {
-            "chosen": [found["chosen"] for found, _ in folds],
-            **_family(task, by_family[NORMAL], readings, settings),
-            "log_likelihood": {family: _log_likelihood(laws, readings) for family, laws in by_family.items()},
+    known = {row: result["learnt"] for row, (result,) in results.items() if "learnt" in result}
+    details = {} if facts is None else _details(definition, facts, known)
+    return Table(
+        labels={"name": name},
+        seeds=settings.folds,
+        bins=settings.bins,
+        df=settings.df,
+        n_test=0 if facts is None else facts["n_test"],
+        columns=tuple(column.name for column in TABLE_COLUMNS),
+        rows={row: _row(result) for row, (result,) in results.items()},
+        details={
+            "sensor": definition.sensor,
+            "state": definition.state,
+            "inputs": list(definition.inputs),
+            "corrects": definition.corrects,
+            "robust": definition.robust,
+            "folds": settings.folds,
+            **details,
         },
-    }
-
-
-def _row(laws: Tested, readings: Readings, settings: Settings) -> dict[str, Any]:
-    """Columns of all test rows together, with their sd over folds, and the verdict of all."""
-    errors, track = torch.from_numpy(readings.error), torch.from_numpy(readings.track)
-    parts = [_numbers(part, errors[rows]) for part, rows in zip(laws.parts, laws.rows, strict=True)]
-    order = torch.cat(laws.rows)
-    together = {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
-    columns, report = _columns(together, track[order], settings)
-    by_fold = [_columns(part, track[rows], settings)[0] for part, rows in zip(parts, laws.rows, strict=True)]
-    return {
-        **{column: {"mean": columns[column], "sd": stdev(one[column] for one in by_fold)} for column in COLUMNS},
-        "verdict": report["verdict"],
-        "conclusive": report["conclusive"],
-        "reason": report["reason"],
-        "scale": report["scale"],
-        "shift": report["shift"],
-        "covered": report["coverage"],
-        "floors": {column: report[f"{column}_floor"] for column in ("ece_z", "ece_q")},
-    }
-
-
-def _numbers(pred: Distribution, errors: Tensor) -> dict[str, Tensor]:
-    return {
-        "square": (errors - pred.mean).square(),
-        "ll": -nll(pred, errors),
-        "crps": crps(pred, errors),
-        "z": standardize(pred, errors),
-    }
-
-
-def _columns(
-    numbers: Mapping[str, Tensor], track: Tensor, settings: Settings
-) -> tuple[dict[str, float], dict[str, Any]]:
-    """Columns of some rows, and what an evaluation of their residuals says; clusters are tracks."""
-    z = numbers["z"]
-    report = evaluate(Normal(torch.zeros_like(z), 1.0), z, df=settings.df, bins=settings.bins, cluster=track).as_dict()
-    columns = {
-        "rmse": float(numbers["square"].mean().sqrt()),
-        "ll": float(numbers["ll"].mean()),
-        "crps": float(numbers["crps"].mean()),
-        "ece_z": report["ece_z"],
-        "ece_q": report["ece_q"],
-        "coverage": report["coverage"][_LEVEL],
-        "z2": float(z.square().mean()),
-    }
-    return columns, report
-
-
-def known(task: Task, readings: Readings, methods: Mapping[str, Tested]) -> dict[str, Any]:
-    """Learnt sds beside the stated one, and beside those of the source in its bins.
-
-    Args:
-        task: Names bins, the source's sds and how near learnt ones should be.
-        readings: All readings.
-        methods: Laws by row.
-
-    Returns:
-        ``stated_sd`` and ``measured_sd`` of all readings; ``learnt``, by row, with its ratio to the stated one;
-        ``bins`` with the same beside the source's sd; ``reached``, by row, whether all that is asked for is near.
-    """
-    everything = np.ones(len(readings), dtype=bool)
-    stated = float(np.sqrt(np.square(readings.stated).mean()))
-    learnt = {method: _compared(task, laws, everything, stated) for method, laws in methods.items()}
-    axis = readings.state[task.axis]
-    bins: list[dict[str, Any]] = []
-    for (low, high), source in zip(pairwise(task.edges), task.source, strict=True):
-        inside = (axis >= low) & (axis < high)
-        if not inside.any():
-            continue
-        measured = _measured(task, readings.error[inside])
-        bins.append(
-            {
-                "low": low,
-                "high": high,
-                "n": int(inside.sum()),
-                "source_sd": source,
-                "measured_sd": measured,
-                "learnt": {
-                    method: _compared(task, laws, inside, measured if source is None else source)
-                    for method, laws in methods.items()
-                },
-            }
-        )
-    return {
-        "stated_sd": stated,
-        "measured_sd": _measured(task, readings.error),
-        "learnt": learnt,
-        "bins": bins,
-        "bar": {"stated_within": task.stated_within, "bins_within": task.within},
-        "reached": {
-            method: _reached(task, learnt[method], [one["learnt"][method] for one in bins]) for method in methods
-        },
-    }
-
-
-def _compared(task: Task, laws: Tested, inside: Flags, truth: float) -> dict[str, float | None]:
-    """Spreads that laws tell of some readings, and the ratio of theirs to the truth."""
-    found = spread(laws.of(torch.from_numpy(inside)), robust=task.robust)
-    sd = found.robust if found.robust is not None else found.total
-    return {"sd": sd, **asdict(found), "ratio": sd / truth, "noise_ratio": found.noise / truth}
-
-
-def _measured(task: Task, errors: Array) -> float:
-    """The sd of errors; of wild ones 1.4826 times the median of their sizes."""
-    return float(np.median(np.abs(errors)) / _NORMAL_QUARTILE if task.robust else errors.std())
-
-
-def _reached(task: Task, learnt: Mapping[str, Any], bins: Sequence[Mapping[str, Any]]) -> bool | None:
-    """Whether a row is as near to the truth as is asked for; None where nothing is."""
-    asked = [] if task.stated_within is None else [abs(learnt["ratio"] - 1) <= task.stated_within]
-    asked += [] if task.within is None else [abs(one["ratio"] - 1) <= task.within for one in bins]
-    return all(asked) if asked else None
-
-
-def _curve(task: Task, readings: Readings, methods: Mapping[str, Tested]) -> dict[str, Any]:
-    """Sds along the axis, in bins of equally many readings: measured, stated and learnt."""
-    axis = readings.state[task.axis]
-    edges = np.unique(np.quantile(axis, np.linspace(0, 1, _CURVE + 1)))
-    which = np.clip(np.searchsorted(edges, axis, side="right") - 1, 0, len(edges) - 2)
-    parts = [which == number for number in range(len(edges) - 1) if (which == number).any()]
-    return {
-        "axis": task.axis,
-        "x": [float(axis[part].mean()) for part in parts],
-        "n": [int(part.sum()) for part in parts],
-        "measured": [_measured(task, readings.error[part]) for part in parts],
-        "stated": [float(np.sqrt(np.square(readings.stated[part]).mean())) for part in parts],
-        "learnt": {
-            method: [_compared(task, laws, part, 1.0)["sd"] for part in parts]
-            for method, laws in methods.items()
-            if method != STATED
-        },
-    }
-
-
-def _family(task: Task, laws: Tested, readings: Readings, settings: Settings) -> dict[str, Any]:
-    """The family that errors speak for, by the predictions of normal networks that have not seen them.
-
-    Readings of a track count as one, as in the verdicts; beside it what is said where those of a stretch do, of all
-    landmarks or satellites together, which errs on the side of not telling. All readings are asked where networks of
-    several families are trained, else about 5000, which is quicker.
-    """
-    pred = cat(laws.parts)
-    assert isinstance(pred, Distribution)
-    order = torch.cat(laws.rows)
-    errors = torch.from_numpy(readings.error)[order]
-    some = torch.zeros(len(order), dtype=torch.bool)
-    some[:: 1 if len(task.families) > 1 else -(-len(order) // _TO_CHOOSE)] = True
-    by_track, by_stretch = (
-        select_family(
-            pred,
-            errors,
-            groups=torch.from_numpy(groups)[order],
-            valid_mask=some,
-            folds=settings.folds,
-            seed=settings.seed,
-        )
-        for groups in (readings.track, readings.stretch)
     )
+
+
+def _row(result: Result) -> Row:
+    """Columns of all test rows together, and their standard deviation over folds."""
+    columns = [column.name for column in TABLE_COLUMNS]
+    row = row_of([result], columns, **{name: result[name] for name in _OF_ROW if name in result})
+    overall = result.get("overall", {})
+    return replace(row, columns={name: Spread(**overall.get(name, {})) for name in columns})
+
+
+def _details(definition: SensorTable, facts: Result, learnt: Mapping[str, Any]) -> dict[str, Any]:
+    stated, family = facts["stated_sd"], facts["family"]
+    sources = dict(zip(definition.edges, definition.source, strict=False))
+    bins = []
+    for number, one_bin in enumerate(facts["bins"]):
+        source = sources.get(one_bin["low"])
+        truth = one_bin["measured_sd"] if source is None else source
+        compared = {row: _compared(spreads["bins"][number], truth) for row, spreads in learnt.items()}
+        bins.append({**one_bin, "source_sd": source, "learnt": compared})
     return {
-        "named": by_track.family,
-        "verdict": by_track.verdict,
-        "ranking": [asdict(one) for one in by_track.ranking],
-        "by_stretches": {"named": by_stretch.family, "verdict": by_stretch.verdict},
+        **{word: facts[word] for word in ("unit", "clusters", "stretches")},
+        "known": {
+            "stated_sd": stated,
+            "measured_sd": facts["measured_sd"],
+            "learnt": {row: _compared(spreads["all"], stated) for row, spreads in learnt.items()},
+            "bins": bins,
+        },
+        "curve": {
+            "axis": definition.axis,
+            **facts["curve"],
+            "learnt": {row: spreads["curve"] for row, spreads in learnt.items() if row != _STATED},
+        },
+        "family": family,
     }
 
 
-def _log_likelihood(laws: Tested, readings: Readings) -> float:
-    errors = torch.from_numpy(readings.error)
-    parts = [-nll(part, errors[rows]) for part, rows in zip(laws.parts, laws.rows, strict=True)]
-    return float(torch.cat(parts).mean())
+def _compared(spread: Mapping[str, Any], truth: float) -> dict[str, Any]:
+    """A predicted spread, and its ratio to a known one."""
+    sd = spread["total"] if spread["robust"] is None else spread["robust"]
+    return {"sd": sd, **spread, "ratio": sd / truth, "noise_ratio": spread["noise"] / truth}
+
+
+def title(table: Table) -> str:
+    """Sensor and state."""
+    return f"{sensor_title(table)}, given {STATES.get(table.details['state'], table.details['state'])}"
+
+
+def sensor_title(table: Table) -> str:
+    """Name of the sensor, as a title."""
+    sensor: str = table.details["sensor"]
+    return sensor.upper() if sensor == "gnss" else sensor.capitalize()
+
+
+def size_sentence(table: Table) -> str:
+    """What was tested on."""
+    details = table.details
+    learnt = "a correction of the known model and the scale" if details["corrects"] else "the scale"
+    if "known" not in details:
+        return ""
+    return (
+        f"{table.n_test:,} readings in {details['clusters']:,} tracks and {details['stretches']} stretches of time, "
+        f"{details['folds']} folds of stretches; networks learn {learnt} of its errors. "
+        f"RMSE and CRPS in {details['unit']}; S = {table.bins}, K = {table.df}."
+    )
+
+
+def sections(table: Table) -> list[tuple[str, str]]:
+    """Further tables as Markdown, each with a sentence before it."""
+    parts = [
+        (
+            "Verdicts (what 95 % of calibrated models stay below, given the clusters, and the scale of z with its 95 % "
+            "interval):",
+            _verdict_lines(table),
+        )
+    ]
+    if "known" not in table.details:
+        return parts
+    parts.append(
+        (
+            "Standard deviations of errors about the known model, in brackets their ratio to those that were measured "
+            "before, or here:",
+            _known_lines(table),
+        )
+    )
+    if table.details["corrects"]:
+        parts.append(("How much of these is noise about the learnt correction:", _noise_lines(table)))
+    return [*parts, (_family_sentence(table), _family_lines(table))]
+
+
+def _verdict_lines(table: Table) -> str:
+    lines = []
+    for name, row in table.rows.items():
+        details = row.details
+        if row.status != DONE or "verdict" not in details:
+            continue
+        bands = [column.text(details["floors"][column.name]["q95"]) for column in _BANDED]
+        scale = "{value:.3f} ({low:.2f}-{high:.2f})".format(**details["scale"])
+        lines.append([name, *bands, scale, details["verdict"] + ("" if details["conclusive"] else "?")])
+    return lines_of(["", *(f"{column.heading} below" for column in _BANDED), "scale of z", "verdict"], lines)
+
+
+def _known_lines(table: Table) -> str:
+    known, unit = table.details["known"], table.details["unit"]
+    bins = known["bins"]
+    headings = ["", f"all, {unit}", "ratio to the stated sd", *(f"{_bin(table, each)}, {unit}" for each in bins)]
+    sources = [_MISSING if each["source_sd"] is None else _number(each["source_sd"]) for each in bins]
+    ratio = f"{known['measured_sd'] / known['stated_sd']:.3f}"
+    lines = [
+        ["*stated; bins as measured before*", _number(known["stated_sd"]), "", *sources],
+        ["*measured here*", _number(known["measured_sd"]), ratio, *(_number(each["measured_sd"]) for each in bins)],
+    ]
+    for name, learnt in known["learnt"].items():
+        cells = [f"{_number(each['learnt'][name]['sd'])} ({each['learnt'][name]['ratio']:.3f})" for each in bins]
+        lines.append([name, _number(learnt["sd"]), f"{learnt['ratio']:.3f}", *cells])
+    return lines_of(headings, lines)
+
+
+def _noise_lines(table: Table) -> str:
+    known = table.details["known"]
+    headings = ["", "sd", "of it noise", "noise / stated", *(f"noise, {_bin(table, each)}" for each in known["bins"])]
+    lines = []
+    for name, learnt in known["learnt"].items():
+        noise = [_number(each["learnt"][name]["noise"]) for each in known["bins"]]
+        totals = [_number(learnt["total"]), _number(learnt["noise"]), f"{learnt['noise_ratio']:.3f}"]
+        lines.append([name, *totals, *noise])
+    return lines_of(headings, lines)
+
+
+def _family_sentence(table: Table) -> str:
+    family = table.details["family"]
+    chosen = ", ".join(f"{name} in {count}" for name, count in Counter(family["chosen"]).items())
+    return (
+        f"Family of the noise, with readings of a track as one: {family['verdict']}. With those of a stretch as one: "
+        f"{family['by_stretches']['verdict']}. Networks predict: {chosen} of the folds."
+    )
+
+
+def _family_lines(table: Table) -> str:
+    """Families ranked by held-out errors, and the log-likelihood of networks of each."""
+    family = table.details["family"]
+    headings = ["", "log-likelihood of held-out errors", "behind the best", "shape", "LL of networks of the family"]
+    lines = []
+    for candidate in family["ranking"]:
+        behind = f"{candidate['behind']:.4f} ± {candidate['standard_error']:.4f}"
+        shape = "" if candidate["shape"] is None else f"{candidate['shape']:.3g}"
+        trained = family["log_likelihood"].get(candidate["family"])
+        own = "" if trained is None else f"{trained:.4f}"
+        lines.append([candidate["family"], f"{candidate['log_likelihood']:.4f}", behind, shape, own])
+    return lines_of(headings, lines)
+
+
+def _bin(table: Table, one_bin: Mapping[str, Any]) -> str:
+    unit = "dBHz" if table.details["curve"]["axis"] == "strength" else "m"
+    return f"{one_bin['low']:g}-{one_bin['high']:g} {unit}"
+
+
+def _number(value: float) -> str:
+    return f"{value:.3g}" if abs(value) < 1 else f"{value:.4g}"

@@ -1,12 +1,9 @@
-"""How large the benchmark is: which tables, how many splits, and how long networks train on each."""
+"""Settings of the UCI benchmark: which tables, how many splits, and how long networks train on each."""
 
-import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fcal._checks import check_integer, check_number
-from fcal._registry import Registry
-from fcal.benchmarks.uci.training import Schedule
 from fcal.data.uci import NAMES
 
 NETWORKS: dict[str, tuple[int, ...]] = {"1x50": (50,), "2x64": (64, 64)}
@@ -15,7 +12,7 @@ _TUNED_STEPS = 200  # about how many steps a second training has, whatever the s
 _FEWEST_EPOCHS = 5
 _MOST_EPOCHS = 100
 
-# Epochs of the two networks, batch and rate by table, within a budget of minutes: the folds choose how many of them are
+# Epochs of the two networks, batch and rate by table, within a budget of minutes: folds choose how many of them are
 # best, and on the largest tables they take nearly all, so that longer training would still gain a little there.
 _FULL: dict[str, tuple[dict[str, int], int, float]] = {
     "concrete": ({"1x50": 400, "2x64": 160}, 32, 1e-2),
@@ -30,14 +27,46 @@ _FULL: dict[str, tuple[dict[str, int], int, float]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """How stacked networks are trained.
+
+    Args:
+        epochs: Passes through the rows.
+        batch: Rows of each network in a step.
+        rate: Learning rate, constant: averaged weights need no decay of it.
+        weight_decay: As in AdamW.
+        checkpoints: Number of epochs at which averaged weights are kept, in geometric steps up to the last epoch.
+    """
+
+    epochs: int
+    batch: int
+    rate: float
+    weight_decay: float = 0.0
+    checkpoints: int = 16
+
+    def kept(self) -> list[int]:
+        """Epochs whose weights are kept.
+
+        Example:
+            >>> Schedule(epochs=64, batch=1, rate=0.1, checkpoints=4).kept()
+            [2, 6, 20, 64]
+        """
+        first = max(self.epochs / 32, 1.0)
+        steps = max(self.checkpoints - 1, 1)
+        return sorted(
+            {round(first * (self.epochs / first) ** (i / steps)) for i in range(self.checkpoints)} | {self.epochs}
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     """Tables, splits and budget of a UCI benchmark.
 
     Args:
         datasets: Names of tables.
-        networks: Names of networks, which are also the hidden layers' sizes; a table of results for each.
-        splits: How many splits for each network; tables that have fewer give what they have.
-        folds: Number k of folds. Rows of the first are what methods with a held-out set hold out.
+        networks: Names of networks, which are also the sizes of their hidden layers; a table of results for each.
+        splits: Number of splits for each network; tables that have fewer give what they have.
+        folds: Number k of folds. Methods with a held-out set hold out the rows of the first.
         members: Networks of an ensemble.
         shorten: Epochs of the full benchmark are divided by this.
         tune_batch: Rows in a batch of a second training; calibration is a property of a batch, so it is larger.
@@ -49,7 +78,7 @@ class Settings:
 
     datasets: tuple[str, ...] = DATASETS
     networks: tuple[str, ...] = tuple(NETWORKS)
-    splits: Mapping[str, int] = dataclasses.field(default_factory=lambda: {"1x50": 20, "2x64": 5})
+    splits: Mapping[str, int] = field(default_factory=lambda: {"1x50": 20, "2x64": 5})
     folds: int = 5
     members: int = 5
     shorten: float = 1.0
@@ -60,10 +89,10 @@ class Settings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for what, names, known in (("datasets", self.datasets, DATASETS), ("networks", self.networks, tuple(NETWORKS))):
-            for name in names:
+        for setting, known in (("datasets", DATASETS), ("networks", tuple(NETWORKS))):
+            for name in getattr(self, setting):
                 if name not in known:
-                    raise ValueError(f"expected `{what}` of {', '.join(known)}, got {name!r}")
+                    raise ValueError(f"expected `{setting}` of {', '.join(known)}, got {name!r}")
         for network in self.networks:
             check_integer("splits", self.splits[network], at_least=1, at_most=1000)
         check_integer("folds", self.folds, at_least=2, at_most=20)
@@ -84,36 +113,24 @@ class Settings:
         epochs, batch, rate = _FULL[dataset]
         return Schedule(epochs=max(round(epochs[network] / self.shorten), 2), batch=batch, rate=rate)
 
-    def tuning(self, rows: int) -> Schedule:
-        """How they train on, by another loss or on other residuals.
+    def tuning(self, rows: int, batch: int = 0) -> Schedule:
+        """How it is trained further, by another loss or on other residuals.
+
+        Args:
+            rows: Number of rows to train on.
+            batch: Rows in a batch; ``tune_batch`` where 0.
 
         Example:
             >>> Settings().tuning(2560).epochs, Settings().tuning(100_000).epochs
             (20, 5)
         """
-        steps = max(rows // self.tune_batch, 1)
-        epochs = min(max(round(_TUNED_STEPS / steps), _FEWEST_EPOCHS), _MOST_EPOCHS)
-        epochs = max(round(epochs / self.shorten), 2)
-        return Schedule(epochs=epochs, batch=self.tune_batch, rate=self.tune_rate, checkpoints=8)
+        batch = batch or self.tune_batch
+        epochs = min(max(round(_TUNED_STEPS / max(rows // batch, 1)), _FEWEST_EPOCHS), _MOST_EPOCHS)
+        return Schedule(epochs=max(round(epochs / self.shorten), 2), batch=batch, rate=self.tune_rate, checkpoints=8)
 
 
-PRESETS: Registry[Settings] = Registry("preset")
-PRESETS.add("tiny", Settings(datasets=("energy", "yacht"), splits={"1x50": 2, "2x64": 2}, shorten=40, candidates=1))
-PRESETS.add("quick", Settings(splits={"1x50": 2, "2x64": 1}, shorten=5, candidates=1))
-PRESETS.add("full", Settings())
-
-
-def preset(name: str, **changes: object) -> Settings:
-    """A preset with some of its values replaced; those that are None stay.
-
-    Example:
-        >>> preset("tiny", datasets=("wine",)).datasets
-        ('wine',)
-    """
-    given = {key: value for key, value in changes.items() if value is not None}
-    return dataclasses.replace(PRESETS[name], **given)  # type: ignore[arg-type]
-
-
-def described(settings: Settings) -> dict[str, object]:
-    """Settings as plain values, to stand beside a result."""
-    return {**dataclasses.asdict(settings), "splits": dict(settings.splits)}
+PRESETS = {
+    "tiny": Settings(datasets=("energy", "yacht"), splits={"1x50": 2, "2x64": 2}, shorten=40, candidates=1),
+    "quick": Settings(splits={"1x50": 2, "2x64": 1}, shorten=5, candidates=1),
+    "full": Settings(),
+}

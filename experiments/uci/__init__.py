@@ -1,0 +1,1 @@
+"""Page of the UCI benchmark, and what it was set up to show."""

@@ -1,0 +1,191 @@
+"""An ablation from settings to its curves: as a document of plain values, a table and a picture."""
+
+import importlib
+import time
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from fcal.benchmarks.bokeh.ablation_points import POINT_COLUMNS, Point, compute
+from fcal.benchmarks.bokeh.ablations import ABLATIONS, Ablation
+from fcal.benchmarks.bokeh.settings import Settings
+from fcal.sweeps import Cell, Outcome, Store, run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LABELS = ("noise", "regime")  # arguments that choose the data
+SEED = 0
+_USUAL_NOISE, _USUAL_REGIME = "heteroscedastic", "paper-like"
+_DROPS = ("l1_gt", "l1")
+_SHOWN = ("l1_gt", "l1", "ece_z", "ece_q", "nll", "crps", "epoch")
+
+
+def ablation_points(
+    name: str,
+    settings: Settings,
+    noise: str | None = None,
+    regime: str | None = None,
+    *,
+    ends_only: bool = False,
+) -> list[Point]:
+    """The points of an ablation; see :func:`ablation`.
+
+    Raises:
+        ValueError: An unknown ablation (the known ones are listed), noise or regime, or a noise that does not fit.
+    """
+    design = ABLATIONS[name]
+    noise = noise or design.noise or _USUAL_NOISE
+    if design.noise not in (None, noise):
+        raise ValueError(f"expected `noise` {design.noise!r} for the ablation {name!r}, got {noise!r}")
+    found = design.points(settings, settings.data(noise, regime or _USUAL_REGIME, SEED))
+    return _ends(found) if ends_only else found
+
+
+def ablation_cells(name: str, settings: Settings, noise: str | None = None, regime: str | None = None) -> list[Cell]:
+    """The cells of an ablation, each once.
+
+    Example:
+        >>> from fcal.benchmarks.bokeh import PRESETS
+        >>> len(ablation_cells("gamma", PRESETS["tiny"]))  # 7 shapes, 4 networks
+        28
+    """
+    return list(dict.fromkeys(point.cell for point in ablation_points(name, settings, noise, regime)))
+
+
+def ablation(
+    name: str,
+    settings: Settings,
+    *,
+    store: Store,
+    noise: str | None = None,
+    regime: str | None = None,
+    workers: int = 2,
+    progress: bool = True,
+    ends_only: bool = False,
+) -> dict[str, Any]:
+    """Compute what is missing of an ablation, and gather its curves.
+
+    One seed; every point starts from the same stored weights and trains for ``settings.tune_epochs``, of which the
+    one with the lowest validation likelihood is kept.
+
+    Args:
+        name: ``"k"``, ``"gamma"``, ``"lambda"`` or ``"divergence"``.
+        settings: Data, network and budget.
+        store: Where finished cells are.
+        noise: Kind of label noise; heteroscedastic where None, and Gamma for ``"gamma"``.
+        regime: Regime of the data; paper-like where None.
+        workers: Processes.
+        progress: Whether a bar is shown.
+        ends_only: Only the first and the last point of every curve.
+
+    Returns:
+        Plain values: ``series`` has a list of points for every curve, each with ``x``, ``status``, ``options`` and the
+        columns; ``x`` is None for what does not depend on what is varied. A network that could not be trained has
+        the status ``"failed"``, a point that could not be computed ``"crashed"``, both with a reason and no numbers.
+
+    Raises:
+        ValueError: An unknown ablation (the known ones are listed), noise or regime, or a noise that does not fit.
+    """
+    start = time.perf_counter()
+    points = ablation_points(name, settings, noise, regime, ends_only=ends_only)
+    outcomes = run([point.cell for point in points], compute, store=store, workers=workers, progress=progress)
+    design, data = ABLATIONS[name], points[0].cell.config["fit"]["data"]
+    series: dict[str, list[dict[str, Any]]] = {}
+    for point in points:
+        series.setdefault(point.series, []).append(_entry(point, outcomes[point.cell]))
+    _add_drops(design, series)
+    return {
+        "task": "bokeh",
+        "ablation": name,
+        "title": design.title,
+        "varied": design.varied,
+        "noise": data["noise"],
+        "regime": data["regime"],
+        "seed": SEED,
+        "bins": settings.bins,
+        "df": settings.df,
+        "n_test": 2 * (settings.images // 5 + settings.extra),
+        "columns": _columns(design),
+        "titles": {name: design.titles[name] for name in series},
+        "series": series,
+        "floors": _floors(outcomes.values()),
+        "wall_s": round(time.perf_counter() - start, 3),
+    }
+
+
+def markdown(document: Mapping[str, Any]) -> str:
+    """The document as a table, a line for every point.
+
+    Example:
+        >>> point = {"x": 75, "status": "done", "ece_q": 0.0123456}
+        >>> document = {"varied": "K", "columns": ["ece_q"], "titles": {"kl": "KL"}, "series": {"kl": [point]}}
+        >>> print(markdown(document))
+        | | K | ece_q |
+        |---|---|---|
+        | KL | 75 | 0.01235 |
+    """
+    columns = [name for name in document["columns"] if name in _SHOWN or name.startswith("drop_")]
+    lines = [f"| | {' | '.join([document['varied'], *columns])} |", "|---" * (len(columns) + 2) + "|"]
+    for series, points in document["series"].items():
+        for point in points:
+            words = [document["titles"][series], _word(point["x"])]
+            numbers = [_word(point.get(name)) for name in columns]
+            lines.append(
+                f"| {' | '.join(words + (numbers if point['status'] == 'done' else _failed(point, columns)))} |"
+            )
+    return "\n".join(lines)
+
+
+def _ends(points: list[Point]) -> list[Point]:
+    of_series: dict[str, list[Point]] = {}
+    for point in points:
+        of_series.setdefault(point.series, []).append(point)
+    kept = {id(point) for found in of_series.values() for point in (found[0], found[-1])}
+    return [point for point in points if id(point) in kept]
+
+
+def _entry(point: Point, outcome: Outcome) -> dict[str, Any]:
+    known = {"x": point.x, "options": dict(point.options)}
+    if outcome.status == "failed":
+        return {**known, "status": "crashed", "reason": outcome.reason}
+    result = outcome.result
+    if result["status"] == "failed":
+        return {**known, "status": "failed", "reason": result["reason"]}
+    return {**known, "status": "done", "epoch": result["epoch"], **result["columns"]}
+
+
+def _columns(design: Ablation) -> list[str]:
+    return [*POINT_COLUMNS, "epoch", *(f"drop_{name}" for name in _DROPS if design.baseline)]
+
+
+def _add_drops(design: Ablation, series: Mapping[str, list[dict[str, Any]]]) -> None:
+    """By how many per cent the error of each point is larger than that of the baseline at the same place."""
+    if design.baseline is None:
+        return
+    baseline = {point["x"]: point for point in series[design.baseline]}
+    for point in (point for found in series.values() for point in found):
+        for name in _DROPS:
+            reference = baseline[point["x"]].get(name)
+            if point["status"] == "done" and reference:
+                point[f"drop_{name}"] = float(f"{100 * (point[name] / reference - 1):.6g}")
+
+
+def _floors(outcomes: Iterable[Outcome]) -> dict[str, Any]:
+    """What a calibrated model scores on as many test images: the same for every point."""
+    found = [outcome.result["floors"] for outcome in outcomes if outcome.result and outcome.result.get("floors")]
+    return dict(found[0]) if found else {}
+
+
+def _word(value: float | str | None) -> str:
+    return "" if value is None else value if isinstance(value, str) else f"{value:.4g}"
+
+
+def _failed(point: Mapping[str, Any], columns: list[str]) -> list[str]:
+    reason = str(point["reason"]).replace("|", "/")  # which would begin a column
+    return [f"{point['status']}: {reason}", *[""] * (len(columns) - 1)]
+
+
+def draw(document: Mapping[str, Any]) -> "Figure":
+    """The picture of an ablation; see :mod:`fcal.benchmarks.bokeh.ablation_pictures`."""
+    # Processes that compute points need no matplotlib.
+    return importlib.import_module("fcal.benchmarks.bokeh.ablation_pictures").draw(document)

@@ -1,0 +1,214 @@
+"""What each ablation of the Bokeh benchmark varies, what it compares, and which of its columns are drawn."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fcal import divergences
+from fcal._registry import Registry
+from fcal.benchmarks.bokeh.ablation_points import WEIGHTED_LIKELIHOOD, Point, likelihood, repaired, trained
+from fcal.benchmarks.bokeh.settings import Settings
+from fcal.data import BokehConfig
+
+DEGREES = (2, 5, 10, 25, 50, 75, 100, 200)
+SHAPES = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 100.0)
+WEIGHTS = (0.001, 0.005, 0.02, 0.05, 0.1, 0.2, 0.5, 0.9)
+# Gradients of these two are a thousand times smaller and larger than the likelihood's, in image units.
+LIKELIHOOD_WEIGHTS = (1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.1, 0.5)
+CALIBRATION_LOSS_WEIGHTS = (1.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0, 10000.0)
+_LAM = 0.05  # where f-Cal acts and the mean is not lost
+_KL = {"name": "fcal", "divergence": "kl"}
+_WASSERSTEIN = {"name": "fcal", "divergence": "wasserstein"}
+_CALIBRATION_LOSS = {"name": "calibration-loss", "form": "additive", "on": "variance", "p": 1}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panel:
+    """A picture of one column.
+
+    Attributes:
+        column: What is drawn upwards.
+        label: What it is called.
+        factor: By which it is multiplied for people to read.
+        against: Column drawn to the right; what is varied where None.
+        against_label: What that is called.
+        against_factor: By which that is multiplied.
+        log: Whether it grows by factors.
+    """
+
+    column: str
+    label: str
+    factor: float = 1.0
+    against: str | None = None
+    against_label: str = ""
+    against_factor: float = 1.0
+    log: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ablation:
+    """One thing that is varied while all else stays.
+
+    Attributes:
+        title: What it asks.
+        points: From settings and data to the points of all curves.
+        varied: What is varied.
+        log: Whether it is varied by factors.
+        titles: What people call each curve.
+        panels: What is drawn.
+        noise: The only noise that it makes sense for; None for any.
+        baseline: Curve from which the accuracy lost is counted, if any.
+    """
+
+    title: str
+    points: Callable[[Settings, BokehConfig], list[Point]]
+    varied: str
+    log: bool = False
+    titles: Mapping[str, str]
+    panels: tuple[Panel, ...]
+    noise: str | None = None
+    baseline: str | None = None
+
+
+def _by_degrees(settings: Settings, data: BokehConfig) -> list[Point]:
+    r"""K by itself, and with the weight that it carries taken out.
+
+    With the mean m and variance s^2 of z^2, f-Cal-KL is (log(2/s^2) + s^2/2 - 1) / 2 + (K/4) (m - 1)^2. In the
+    additive form, nll + a * f-Cal, the term with K has the weight a K / 4 beside a likelihood of weight 1. The convex
+    form at lam is 1 - lam times the additive one at a = lam / (1 - lam), so a = lam / (1 - lam) * df / K keeps that
+    weight at its value for K = df exactly. What then still varies with K is the weight of the term of s alone.
+    """
+    points = [likelihood(settings, data)]
+    points.append(trained(settings, data, "z", None, {**_KL, "lam": _LAM, "on": "z"}))
+    for df in DEGREES:
+        convex, additive = (
+            {"lam": _LAM, "df": df},
+            {"lam": _LAM / (1 - _LAM) * settings.df / df, "form": "additive", "df": df},
+        )
+        of_series: dict[str, dict[str, Any]] = {
+            "fixed_lam": {**_KL, **convex},
+            "fixed_lam_k": {**_KL, **additive},
+            "both": {**_KL, **convex, "on": "both"},
+            "chi2": {**_KL, **convex, "divergence": "chi2_moments"},
+        }
+        points += [trained(settings, data, series, df, options) for series, options in of_series.items()]
+    return points
+
+
+def _by_shape(settings: Settings, data: BokehConfig) -> list[Point]:
+    """Noise from strongly skewed to nearly normal, and networks that believe it normal."""
+    points = []
+    for shape in SHAPES:
+        here = replace(data, shape=shape)
+        points += [
+            trained(settings, here, "deterministic", shape, {"name": "smooth-l1"}, like="deterministic"),
+            likelihood(settings, here, x=shape),
+            trained(settings, here, "fcal_kl", shape, {**_KL, "lam": _LAM}),
+            trained(settings, here, "fcal_wass", shape, {**_WASSERSTEIN, "lam": _LAM}),
+        ]
+    return points
+
+
+def _by_weight(settings: Settings, data: BokehConfig) -> list[Point]:
+    """How much calibration each weight buys, and for how much accuracy."""
+    of_series: dict[str, tuple[dict[str, Any], tuple[float, ...]]] = {
+        "l1_nll": ({"name": WEIGHTED_LIKELIHOOD}, LIKELIHOOD_WEIGHTS),
+        "calibration_loss": (_CALIBRATION_LOSS, CALIBRATION_LOSS_WEIGHTS),
+        "fcal_kl": (_KL, WEIGHTS),
+        "fcal_kl_detached": ({**_KL, "detach_mean": True}, WEIGHTS),
+        "fcal_wass": (_WASSERSTEIN, WEIGHTS),
+    }
+    references = [likelihood(settings, data), repaired(settings, data, "temperature")]
+    return references + [
+        trained(settings, data, series, lam, {**options, "lam": lam})
+        for series, (options, weights) in of_series.items()
+        for lam in weights
+    ]
+
+
+def _by_divergence(settings: Settings, data: BokehConfig) -> list[Point]:
+    """Every divergence at one weight; those of the residuals themselves cannot constrain q."""
+    points = [likelihood(settings, data)]
+    for name in divergences.names():
+        options = {"name": "fcal", "divergence": name, "lam": _LAM}
+        if divergences.takes_residuals(divergences.by_name(name)):
+            options["on"] = "z"
+        points.append(trained(settings, data, "fcal", name, options))
+    return points
+
+
+def _against_accuracy(panel: Panel) -> Panel:
+    accuracy = _COSTS[1]
+    return replace(panel, against=accuracy.column, against_label=accuracy.label, against_factor=accuracy.factor)
+
+
+_ECE_Q = Panel(column="ece_q", label="ECE(q)", log=True)
+_ECE_Z = Panel(column="ece_z", label="ECE(z)", log=True)
+_COSTS = (
+    Panel(column="nll", label="negative log-likelihood"),
+    Panel(column="l1_gt", label="smooth L1 to the truth, x 1000", factor=1000.0, log=True),
+)
+
+ABLATIONS: Registry[Ablation] = Registry("ablation")
+ABLATIONS.add(
+    "k",
+    Ablation(
+        title="Degrees of freedom K of the constraint",
+        points=_by_degrees,
+        varied="K in the loss",
+        log=True,
+        titles={
+            "nll": "NLL",
+            "z": "KL on z (no K)",
+            "fixed_lam": "KL on q, fixed λ",
+            "fixed_lam_k": "KL on q, fixed λK",
+            "both": "KL on q and z, fixed λ",
+            "chi2": "exact chi-squared target, fixed λ",
+        },
+        panels=(_ECE_Q, _ECE_Z, *_COSTS),
+    ),
+)
+ABLATIONS.add(
+    "gamma",
+    Ablation(
+        title="Gamma label noise, normal model",
+        points=_by_shape,
+        varied="shape of the Gamma noise",
+        log=True,
+        titles={"deterministic": "deterministic", "nll": "NLL", "fcal_kl": "f-Cal-KL", "fcal_wass": "f-Cal-Wass"},
+        panels=(
+            Panel(column="drop_l1_gt", label="accuracy lost, against the truth, %"),
+            Panel(column="drop_l1", label="accuracy lost, against the labels, %"),
+        ),
+        noise="gamma",
+        baseline="deterministic",
+    ),
+)
+ABLATIONS.add(
+    "lambda",
+    Ablation(
+        title="Accuracy against calibration by the weight λ",
+        points=_by_weight,
+        varied="weight λ",
+        titles={
+            "nll": "NLL",
+            "temperature": "NLL, temperature",
+            "l1_nll": "smooth L1 + NLL",
+            "calibration_loss": "NLL + calibration loss",
+            "fcal_kl": "NLL + f-Cal-KL",
+            "fcal_kl_detached": "NLL + f-Cal-KL, mean detached",
+            "fcal_wass": "NLL + f-Cal-Wass",
+        },
+        panels=tuple(_against_accuracy(panel) for panel in (_ECE_Q, _ECE_Z)),
+    ),
+)
+ABLATIONS.add(
+    "divergence",
+    Ablation(
+        title="Divergence of the constraint",
+        points=_by_divergence,
+        varied="divergence",
+        titles={"nll": "NLL", "fcal": "NLL + f-Cal"},
+        panels=(_ECE_Q, _ECE_Z, *_COSTS),
+    ),
+)

@@ -1,0 +1,402 @@
+"""A Bokeh data set with one seed: the trainings that methods share, and the numbers of a prediction."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from torch import Tensor
+from torch.distributions import Distribution
+from torch.nn.functional import smooth_l1_loss
+
+import fcal
+from fcal._datasets import BatchConcat
+from fcal.benchmarks.bokeh import trainings
+from fcal.benchmarks.bokeh.settings import Settings
+from fcal.benchmarks.methods import (
+    METHODS,
+    CrossFitted,
+    CVPlus,
+    Ensemble,
+    Failed,
+    HeldOut,
+    Members,
+    Method,
+    Networks,
+    Options,
+    Prediction,
+    Problem,
+    Repaired,
+    Trained,
+)
+from fcal.benchmarks.scoring import (
+    central_interval,
+    floors_of,
+    interval_columns,
+    milliseconds,
+    rounded,
+    shortened,
+    standard_report,
+)
+from fcal.crossfitting import CrossFit
+from fcal.data import Bokeh, BokehConfig, BokehSplits, label_noise
+from fcal.metrics.report import Histogram, Reliability, Report
+from fcal.models import predict
+from fcal.sweeps import Cell, Store
+
+COLUMNS = (
+    "l1_gt",
+    "l1",
+    "ece_z",
+    "mce_z",
+    "ece_q",
+    "mce_q",
+    "nll",
+    "crps",
+    "ence",
+    "sigma_corr",
+    "train_s",
+    "predict_ms",
+)
+ERRORS = ("ece_z", "mce_z", "ece_q", "mce_q", "ence")
+GRIDS = ((20, 75), (200, 75), (1000, 75), (20, 100), (200, 100), (1000, 100))  # S and K
+GALLERY = 8  # images
+STRATA = 8  # of predicted sigma
+LEVEL = 0.9  # of intervals
+_FOR_PICTURES = ("curves", "gallery", "history")
+
+_TRAINING = ("base_epochs", "base_rate", "base_batch", "tune_epochs", "tune_rate", "tune_batch")
+# Settings that the numbers of each step depend on.
+_USED = {
+    "truth": (),
+    "trained": _TRAINING,
+    "held_out": (*_TRAINING, "candidates"),
+    "members": (*_TRAINING, "candidates"),
+    "cross_fitted": ("base_rate", "base_batch", "folds", "early_epochs", "fold_epochs"),
+}
+_USED_BY_SCALES = ("tune_rate", "tune_batch", "scale_epochs")
+
+
+class BokehProblem(Problem):
+    """One table's data with one seed.
+
+    Args:
+        settings: Network and budget.
+        data: Images and labels.
+        store: Where finished trainings are kept.
+    """
+
+    def __init__(self, settings: Settings, data: BokehConfig, store: Store) -> None:
+        self.settings, self.data, self.store = settings, data, store
+        self.labels = {"noise": data.noise, "regime": data.regime}
+        self.name = trainings.name_of(data)
+        self.levels = (LEVEL,)
+
+    @property
+    def splits(self) -> BokehSplits:
+        """Its images."""
+        return trainings.splits_of(**asdict(self.data))
+
+    def config(self, method: Method) -> dict[str, Any]:
+        """Data, network, budget and the table's bins and sums."""
+        names = ["df", "bins", *_USED[method.needs]]
+        if isinstance(method, CrossFitted) and method.scales is not None:
+            names += _USED_BY_SCALES
+        used = {name: getattr(self.settings, name) for name in names}
+        network = {} if method.needs == "truth" else self.settings.network
+        return {"data": asdict(self.data), "settings": {**network, **used}}
+
+    def resolved(self, method: Method) -> Method:
+        """As many candidates as the settings say."""
+        if not isinstance(method, Trained):
+            return method
+        return replace(method, candidates=method.candidates[: self.settings.candidates])
+
+    def trainings(self, method: Method) -> tuple[Cell, ...]:
+        """Trainings that a row starts from."""
+        settings, data = self.settings, self.data
+        if isinstance(method, CrossFitted) and method.scales is not None:
+            return (trainings.scales_cell(settings, data, method.scales, method.batch),)
+        if isinstance(method, CrossFitted | CVPlus):
+            return (trainings.crossfit_cell(settings, data),)
+        if isinstance(method, Repaired | Ensemble):
+            return tuple(trainings.candidate_cells(settings, data, self._nll))
+        return tuple(trainings.candidate_cells(settings, data, method)) if isinstance(method, Trained) else ()
+
+    @property
+    def _nll(self) -> Trained:
+        nll = self.resolved(METHODS["nll"])
+        assert isinstance(nll, Trained)
+        return nll
+
+    def truth(self) -> list[Distribution]:
+        """The noise of the labels around the true centres."""
+        test = self._test()
+        truth, sigma = test["truth"].double(), test["sigma"].double()
+        return [label_noise.noise_distribution(self.data.noise, truth, sigma, self.data.shape)]
+
+    def trained(self, method: Trained) -> Prediction:
+        """Train every candidate, and choose one by validation images."""
+        choice = self._choice(method)
+        cell, details = choice.cell, choice.details
+        if method.all_rows:
+            cell, seconds = self._on_all_images(method, choice)
+            details = {name: details[name] for name in ("chosen", "epochs")}
+        else:
+            seconds = choice.seconds
+            for record, candidate in zip(details["candidates"], choice.cells, strict=True):
+                record["test"] = None if record["status"] == "diverged" else self._test_columns(candidate)
+        network = trainings.network_of(cell, self.store)
+        pred = self._on_test(network)
+        return Prediction(
+            **({"dists": [pred]} if isinstance(pred, Distribution) else {"means": [pred]}),
+            seconds=seconds,
+            again=lambda: _moments(trainings.predicted(network, self.splits.test)),
+            details=details,
+            failure=choice.failure,
+        )
+
+    def held_out(self) -> Networks:
+        """The network trained by likelihood, and its predictions for the validation images."""
+        choice = self._choice(self._nll, "NLL: ")
+        network, splits = trainings.network_of(choice.cell, self.store), self.splits
+        part = HeldOut(
+            pred=_distribution(trainings.predicted(network, splits.validation)),
+            target=trainings.targets_of(splits.validation)["target"],
+            test=_distribution(self._on_test(network)),
+            again=lambda: _distribution(trainings.predicted(network, splits.test)),
+        )
+        return Networks(parts=[part], seconds=choice.seconds)
+
+    def cross_fitted(self, scales: Options | None, batch: int) -> Networks:
+        """Networks of all images and without each fold, from a common early checkpoint."""
+        base = trainings.crossfit_cell(self.settings, self.data)
+        result = trainings.finished(base, self.store)
+        seconds, cell = result["seconds"], None
+        if scales is not None:
+            cell = trainings.scales_cell(self.settings, self.data, scales, batch)
+            seconds += trainings.finished(cell, self.store)["seconds"]
+        crossfit = trainings.crossfit_of(base.config, self.store, cell)
+        return Networks(parts=[self._fold_part(crossfit)], seconds=seconds, details={"crossfit": result})
+
+    def _fold_part(self, crossfit: CrossFit) -> HeldOut:
+        images, at_once = BatchConcat([self.splits.test, self.splits.extra]), trainings.HELD_OUT_AT_ONCE
+
+        def on(model: Any, dataset: Any) -> Distribution:
+            return _distribution(predict(model, dataset, batch_size=at_once, channels_last=True).pred)
+
+        return HeldOut(
+            pred=crossfit.levelled(),
+            target=crossfit.target,
+            test=on(crossfit.full, images),
+            again=lambda: on(crossfit.full, self.splits.test),
+            fold=crossfit.fold,
+            by_fold=lambda: [on(model, images) for model in crossfit.without],
+            unlevelled=crossfit.held_out,
+        )
+
+    def members(self, count: int) -> Members:
+        """Networks trained by likelihood on all images, for as many epochs as were chosen by validation images."""
+        epochs = self._choice(self._nll, "NLL: ").details["epochs"]["base"]
+        cells = trainings.member_cells(self.settings, self.data, self._nll, count, stop_after=epochs)
+        results = [self._done(cell) for cell in cells]
+        networks = [trainings.network_of(cell, self.store) for cell in cells]
+
+        def on(images: Bokeh | BatchConcat) -> list[list[Distribution]]:
+            return [[_distribution(trainings.predicted(network, images)) for network in networks]]
+
+        return Members(
+            parts=on(BatchConcat([self.splits.test, self.splits.extra])),
+            seconds=sum(result["seconds"] for result in results),
+            again=lambda: on(self.splits.test),
+        )
+
+    def score(self, method: Method, prediction: Prediction) -> dict[str, Any]:
+        """The columns, and what pictures and further tables show."""
+        pred = prediction.dists[0] if prediction.dists else prediction.means[0]
+        scores = scored(pred, self._test(), bins=self.settings.bins, df=self.settings.df)
+        columns = scores["columns"]
+        columns["train_s"] = None if prediction.seconds is None else round(prediction.seconds, 3)
+        if prediction.again is not None:
+            columns["predict_ms"] = milliseconds(prediction.again, len(self.splits.test))
+        scores |= {"columns": {name: [value] for name, value in columns.items()}, "gallery": gallery(pred)}
+        if isinstance(pred, Distribution):
+            scores |= {"grids": other_grids(pred, self._test()["target"]), "interval": self._interval(pred)}
+        if prediction.intervals:
+            scores["interval"] = _interval(prediction.intervals[0][LEVEL], self._test()["target"])
+        if isinstance(method, CrossFitted) and isinstance(pred, Distribution):
+            scores["strata"] = by_sigma(pred, self._test()["target"], bins=self.settings.bins, df=self.settings.df)
+        result = {**scores, **prediction.details}
+        pictured = self.data.seed == 0  # pictures are of the first seed; the other files stay small
+        return {name: value for name, value in result.items() if pictured or name not in _FOR_PICTURES}
+
+    def _interval(self, pred: Distribution) -> dict[str, Any]:
+        return _interval(central_interval(pred, LEVEL), self._test()["target"])
+
+    def _test(self) -> dict[str, Tensor]:
+        return trainings.targets_of(self.splits.test, self.splits.extra)
+
+    def _on_test(self, network: Any) -> Distribution | Tensor:
+        return trainings.predicted(network, BatchConcat([self.splits.test, self.splits.extra]))
+
+    def _test_columns(self, cell: Cell) -> dict[str, Any]:
+        """The numbers of a candidate beside those of the chosen one: shown, never used."""
+        pred = self._on_test(trainings.network_of(cell, self.store))
+        columns: dict[str, Any] = scored(pred, self._test(), bins=self.settings.bins, df=self.settings.df)["columns"]
+        return columns
+
+    def _done(self, cell: Cell, prefix: str = "") -> dict[str, Any]:
+        """The result of a training that must not fail."""
+        result = trainings.finished(cell, self.store)
+        if result["status"] == "failed":
+            raise Failed(prefix + result["reason"])
+        return result
+
+    def _choice(self, method: Trained, prefix: str = "") -> "_Choice":
+        """Train every candidate and choose one."""
+        base = self._done(trainings.base_cell(self.settings, self.data, method), prefix)
+        cells = trainings.candidate_cells(self.settings, self.data, method)
+        results = [trainings.finished(cell, self.store) for cell in cells]
+        records = [
+            trainings.candidate_record(options, result, base)
+            for options, result in zip(method.candidates, results, strict=True)
+        ]
+        index = trainings.chosen(records, by=method.monitor)
+        if index is None:
+            raise Failed(prefix + records[0]["reason"])
+        is_base = trainings.is_base(method.candidates[index])
+        tuned: dict[str, Any] = {"seconds": 0.0, "history": [], "best_epoch": -1} if is_base else results[index]
+        details = {
+            "candidates": records,
+            "search_s": round(sum(result.get("seconds", 0.0) for result in results), 3),
+            "chosen": index,
+            "epochs": {"base": base["best_epoch"] + 1, "tune": tuned["best_epoch"] + 1},
+            "history": {"base": base["history"], "tune": tuned["history"]},
+        }
+        return _Choice(cells, index, base["seconds"] + tuned["seconds"], details, records[index].get("reason", ""))
+
+    def _on_all_images(self, method: Trained, choice: "_Choice") -> tuple[Cell, float]:
+        """The chosen candidate trained on the validation images too, for the epochs chosen before."""
+        epochs, options = choice.details["epochs"], method.candidates[choice.index]
+        base = trainings.base_cell(self.settings, self.data, method, stop_after=epochs["base"])
+        cell = base
+        if not trainings.is_base(options):
+            cell = trainings.tuned_cell(
+                self.settings, self.data, method, options, start=base, stop_after=epochs["tune"]
+            )
+        return cell, sum(self._done(each)["seconds"] for each in dict.fromkeys((base, cell)))
+
+
+class _Choice:
+    """The candidates of a method, and the one that was chosen.
+
+    Args:
+        cells: Training of every candidate.
+        index: Of the chosen one.
+        seconds: Of its training with the one that it starts from.
+        details: What the table shows of all.
+        failure: Why even the chosen one counts as failed; empty where it does not.
+    """
+
+    def __init__(
+        self, cells: Sequence[Cell], index: int, seconds: float, details: dict[str, Any], failure: str
+    ) -> None:
+        self.cells, self.index, self.seconds, self.details, self.failure = cells, index, seconds, details, failure
+
+    @property
+    def cell(self) -> Cell:
+        """Training of the chosen candidate."""
+        return self.cells[self.index]
+
+
+def scored(pred: Distribution | Tensor, test: Mapping[str, Tensor], *, bins: int, df: int) -> dict[str, Any]:
+    """Accuracy, likelihood and calibration, with what a calibrated model would score. Shapes ``(N, 2)``."""
+    mean = pred.mean if isinstance(pred, Distribution) else pred
+    row: dict[str, float | None] = dict.fromkeys(COLUMNS)
+    row["l1_gt"] = smooth_l1_loss(mean.double(), test["truth"].double()).item()
+    row["l1"] = smooth_l1_loss(mean.double(), test["target"].double()).item()
+    if not isinstance(pred, Distribution):
+        return {"columns": rounded(row)}
+    report = fcal.evaluate(pred, test["target"].to(mean.dtype), df=df, bins=bins)
+    row |= {name: getattr(report, name) for name in (*ERRORS, "nll", "crps")}
+    row["sigma_corr"] = _correlation(pred.stddev.double().log(), test["sigma"].double().log())
+    return {
+        "columns": rounded(row),
+        "floors": floors_of(report, ERRORS),
+        "verdict": report.word,
+        "scale": rounded({"value": report.scale.value, "low": report.scale.low, "high": report.scale.high}),
+        "coverage": rounded(dict(report.coverage)),
+        "curves": _curves(report),
+    }
+
+
+def by_sigma(pred: Distribution, target: Tensor, *, bins: int, df: int) -> dict[str, list[float | None]]:
+    """ECE(z) and ECE(q) of equally many residuals each, from the smallest predicted sigmas to the largest."""
+    sigma = pred.stddev.flatten()
+    z = fcal.standardize(pred, target.to(pred.mean.dtype)).flatten()
+    strata = z[sigma.argsort(stable=True)].tensor_split(STRATA)
+    reports = [standard_report(stratum, bins=bins, df=df) for stratum in strata]
+    return {name: [shortened(getattr(report, name)) for report in reports] for name in ("ece_z", "ece_q")}
+
+
+def other_grids(pred: Distribution, target: Tensor) -> list[dict[str, Any]]:
+    """ECE and MCE for other numbers of bins and of residuals in a sum; residuals are computed once."""
+    z = fcal.standardize(pred, target.to(pred.mean.dtype))
+    names = [name for name in ERRORS if name != "ence"]
+    rows = []
+    for bins, df in GRIDS:
+        report = standard_report(z, bins=bins, df=df)
+        numbers = rounded({name: getattr(report, name) for name in names})
+        rows.append({"bins": bins, "df": df, **numbers, "floors": floors_of(report, names)})
+    return rows
+
+
+def gallery(pred: Distribution | Tensor) -> dict[str, Any]:
+    """Predictions for the first images, for pictures."""
+    mean = pred.mean if isinstance(pred, Distribution) else pred
+    sigma = pred.stddev[:GALLERY] if isinstance(pred, Distribution) else None
+    return {"mean": _listed(mean[:GALLERY]), "sigma": None if sigma is None else _listed(sigma)}
+
+
+def _interval(ends: tuple[Tensor, Tensor], target: Tensor) -> dict[str, Any]:
+    return {"level": LEVEL} | rounded(interval_columns({LEVEL: ends}, target))
+
+
+def _correlation(one: Tensor, two: Tensor) -> float | None:
+    """Pearson's, over all values; None where one of them does not vary."""
+    a, b = one.flatten() - one.mean(), two.flatten() - two.mean()
+    scale = (a.square().sum() * b.square().sum()).sqrt()
+    constant = two.max() - two.min() < 1e-6 or one.max() - one.min() < 1e-12
+    return None if constant else ((a * b).sum() / scale).item()
+
+
+def _curves(report: Report) -> dict[str, Any]:
+    curves = report.curves
+    return {
+        **{name: _reliability(curve) for name, curve in (("z", curves.z), ("q", curves.q))},
+        **{
+            name: _histogram(histogram)
+            for name, histogram in (("z_histogram", curves.z_histogram), ("q_histogram", curves.q_histogram))
+        },
+    }
+
+
+def _reliability(curve: Reliability) -> dict[str, list[float]]:
+    return {name: [float(f"{v:.4g}") for v in getattr(curve, name)] for name in ("nominal", "empirical", "low", "high")}
+
+
+def _histogram(histogram: Histogram) -> dict[str, Any]:
+    return {name: [float(f"{v:.4g}") for v in getattr(histogram, name)] for name in ("edges", "density")}
+
+
+def _listed(values: Tensor) -> list[list[float]]:
+    return [[float(f"{v:.5g}") for v in row] for row in values.tolist()]
+
+
+def _distribution(pred: Distribution | Tensor) -> Distribution:
+    assert isinstance(pred, Distribution)
+    return pred
+
+
+def _moments(pred: Distribution | Tensor) -> object:
+    """What a user of a prediction needs at least; a repaired distribution computes it only when asked."""
+    return (pred.mean, pred.stddev) if isinstance(pred, Distribution) else pred

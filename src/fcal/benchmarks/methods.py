@@ -1,0 +1,507 @@
+"""The rows of every benchmark, each written once: what a method needs of a problem, and what it predicts.
+
+A :class:`Problem` is one data set with one seed. A task's own class overrides the steps that it can do (train by an
+objective, hold rows out, cross-fit, ...); a :class:`Method` names the one step it needs. Every method works in every
+task whose problems have that step, and one that a user adds to ``METHODS`` appears in all of their tables.
+"""
+
+import dataclasses
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, Normal
+
+from fcal import recalibration
+from fcal._registry import Registry
+from fcal.crossfitting import cv_plus
+from fcal.models import mixture
+from fcal.plots.styles import RowStyle
+from fcal.sweeps import Cell, Store
+
+Options = Mapping[str, Any]  # of a training objective, with its name
+ALL_ROWS = "_all"  # suffix of the row of a method that also trains on the rows that others hold out
+
+
+class Failed(Exception):  # noqa: N818 - an outcome that tables show, not a mistake
+    """A method has nothing to predict with: its training diverged."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """What a method predicts for the test rows of a problem.
+
+    A problem may have several parts, such as the splits of a table, each with networks and test rows of its own.
+
+    Attributes:
+        dists: A distribution for each part; empty for a method that predicts none.
+        means: Predicted means, for a method that predicts nothing else.
+        intervals: Lower and upper ends by level, for a method that predicts intervals only.
+        seconds: Processor time of the trainings and fits of one part; None where there are none.
+        again: Predicts once more, so that it can be timed; None where nobody asks.
+        details: Whatever else is worth keeping, as JSON.
+        failure: Why the method counts as failed although it predicts something.
+    """
+
+    dists: Sequence[Distribution] = ()
+    means: Sequence[Tensor] = ()
+    intervals: Sequence[Mapping[float, tuple[Tensor, Tensor]]] = ()
+    seconds: float | None = None
+    again: Callable[[], object] | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
+    failure: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOut:
+    """Predictions of one network: for rows it was not trained on, to fit a repair to, and for the test rows.
+
+    Attributes:
+        pred: Predictions for the held-out rows; None where there are none to fit a repair to.
+        target: Targets of these rows.
+        test: Predictions for the test rows.
+        again: Computes ``test`` once more.
+        fold: The fold of each held-out row, of a cross-fit.
+        by_fold: What the network without each fold predicts for the test rows, of a cross-fit.
+        unlevelled: Held-out predictions of a cross-fit before their scale is moved to the full network's.
+    """
+
+    pred: Distribution | None
+    target: Tensor | None
+    test: Distribution
+    again: Callable[[], Distribution] | None = None
+    fold: Tensor | None = None
+    by_fold: Callable[[], Sequence[Distribution]] | None = None
+    unlevelled: Distribution | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Networks:
+    """Trained networks of a problem, by their predictions.
+
+    Attributes:
+        parts: One entry per part of the problem.
+        seconds: Processor time of the trainings of one part.
+        details: Whatever else is worth keeping, as JSON.
+    """
+
+    parts: Sequence[HeldOut]
+    seconds: float
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Members:
+    """Networks of an ensemble, by their predictions for the test rows.
+
+    Attributes:
+        parts: For each part of the problem, the prediction of every member.
+        seconds: Processor time of the trainings of one part.
+        again: Computes ``parts`` once more; None where nobody asks.
+    """
+
+    parts: Sequence[Sequence[Distribution]]
+    seconds: float
+    again: Callable[[], Sequence[Sequence[Distribution]]] | None = None
+
+
+class Problem:
+    """One data set with one seed. A task overrides :meth:`score` and the steps that it can do.
+
+    Attributes:
+        store: Where finished trainings are kept.
+        labels: Which table it belongs to, such as ``{"noise": "gamma"}``.
+        name: What a progress bar calls it.
+        levels: Levels of the intervals that it scores.
+        n_test: Number of scalar test targets.
+    """
+
+    store: Store
+    labels: Mapping[str, str]
+    name: str
+    levels: tuple[float, ...] = (0.9,)
+    n_test: int = 0
+
+    def config(self, method: "Method") -> dict[str, Any]:
+        """Everything about it that changes a method's numbers, as plain values: part of a row's address."""
+        raise NotImplementedError
+
+    def resolved(self, method: "Method") -> "Method":
+        """A method with what the settings decide of it, such as how many candidates it has."""
+        return method
+
+    def trainings(self, method: "Method") -> tuple[Cell, ...]:
+        """Trainings that a method's row starts from, so that rows share them; none by default."""
+        del method
+        return ()
+
+    def score(self, method: "Method", prediction: Prediction) -> dict[str, Any]:
+        """Columns (a list with a value per part) and whatever else the table shows of a prediction."""
+        raise NotImplementedError
+
+    def truth(self) -> Sequence[Distribution]:
+        """The distribution that the targets were drawn from."""
+        raise NotImplementedError
+
+    def stated(self) -> Sequence[Distribution]:
+        """The noise that the makers of the data state."""
+        raise NotImplementedError
+
+    def trained(self, method: "Trained") -> Prediction:
+        """Networks trained by a method's objective."""
+        raise NotImplementedError
+
+    def held_out(self) -> Networks:
+        """Networks trained by likelihood, with held-out rows."""
+        raise NotImplementedError
+
+    def cross_fitted(self, scales: Options | None, batch: int) -> Networks:
+        """Networks trained on all rows, with held-out predictions of networks trained without each fold.
+
+        Args:
+            scales: Objective of networks of error bars, trained on held-out errors; None for the networks' own.
+            batch: Rows in a batch of that training; the task's own number where 0.
+        """
+        raise NotImplementedError
+
+    def members(self, count: int) -> Members:
+        """Several networks trained by likelihood on all rows."""
+        raise NotImplementedError
+
+    @classmethod
+    def can(cls, step: str) -> bool:
+        """Whether problems of this task have a step.
+
+        Example:
+            >>> Problem.can("truth")
+            False
+        """
+        return getattr(cls, step) is not getattr(Problem, step)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method(ABC):
+    """A row of a table.
+
+    Attributes:
+        needs: The step of a problem that it is made from.
+        reference: Whether it knows what no method may know: it is never ranked.
+
+    Args:
+        title: What people call it.
+    """
+
+    needs: ClassVar[str]
+    reference: ClassVar[bool] = False
+    title: str
+
+    @abstractmethod
+    def predict(self, problem: Problem) -> Prediction:
+        """Predict the test rows of a problem."""
+
+    def config(self) -> dict[str, Any]:
+        """Everything about it that changes a number, as plain values: not its title."""
+        options = {name: value for name, value in dataclasses.asdict(self).items() if name != "title"}
+        return {"kind": type(self).__name__, **options}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Oracle(Method):
+    """The distribution that the targets were drawn from: the limit, on synthetic data."""
+
+    needs = "truth"
+    reference = True
+
+    def predict(self, problem: Problem) -> Prediction:
+        """Predict the true distribution."""
+        return Prediction(dists=problem.truth())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stated(Method):
+    """The noise that the makers of the data state."""
+
+    needs = "stated"
+    reference = True
+
+    def predict(self, problem: Problem) -> Prediction:
+        """Predict the stated distribution."""
+        return Prediction(dists=problem.stated())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained(Method):
+    """A network trained by an objective.
+
+    Args:
+        title: What people call it.
+        candidates: Options of its objective, best guess first; the problem chooses one by held-out rows. A method
+            without a hyper-parameter has repetitions instead, so that all have equally many to choose from.
+        plain: Objective of the training that it starts from.
+        deterministic: Whether the network predicts points.
+        monitor: What is lowest on held-out rows for the chosen epoch and candidate: a proper score, the same for all.
+        all_rows: Whether it also trains on the rows that it would choose by, as chosen without them.
+    """
+
+    needs = "trained"
+    candidates: tuple[Options, ...]
+    plain: str = "nll"
+    deterministic: bool = False
+    monitor: str = "nll"
+    all_rows: bool = False
+
+    def predict(self, problem: Problem) -> Prediction:
+        """Predict with the chosen network."""
+        return problem.trained(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repaired(Method):
+    """The network trained by likelihood, with a repair fitted to held-out rows.
+
+    Args:
+        title: What people call it.
+        recalibrator: Its name in :mod:`fcal.recalibration`.
+        moments: Whether the repaired distribution is reduced to a normal one of its mean and standard deviation.
+    """
+
+    needs = "held_out"
+    recalibrator: str
+    moments: bool = False
+
+    def predict(self, problem: Problem) -> Prediction:
+        """Fit the repair to the held-out rows of every part, and apply it to the test rows."""
+        return _repaired(problem.held_out(), self.recalibrator, moments=self.moments)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossFitted(Method):
+    """A network of all rows whose error bars are learnt from networks that have not seen the row.
+
+    Args:
+        title: What people call it.
+        recalibrator: Its name in :mod:`fcal.recalibration`, fitted to held-out predictions. A task that has no
+            held-out predictions of networks of error bars leaves those as they are.
+        scales: Objective of networks of error bars, trained on held-out errors; None for the network's own.
+        batch: Rows in a batch of that training; the task's own number where 0.
+    """
+
+    needs = "cross_fitted"
+    recalibrator: str = "temperature"
+    scales: Options | None = None
+    batch: int = 0
+
+    def predict(self, problem: Problem) -> Prediction:
+        """Fit the repair to held-out predictions of every part, and apply it to the full network's."""
+        return _repaired(problem.cross_fitted(self.scales, self.batch), self.recalibrator)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CVPlus(Method):
+    """CV+ intervals from the networks without each fold.
+
+    Args:
+        title: What people call it.
+        scaled: Whether errors are in units of the predicted standard deviation.
+    """
+
+    needs = "cross_fitted"
+    scaled: bool = True
+
+    def predict(self, problem: Problem) -> Prediction:
+        """Intervals for the test rows."""
+        networks = problem.cross_fitted(None, 0)
+        return Prediction(
+            means=[part.test.mean for part in networks.parts],
+            intervals=[self._intervals(part, problem.levels) for part in networks.parts],
+            seconds=networks.seconds,
+            details=networks.details,
+        )
+
+    def _intervals(self, part: HeldOut, levels: Sequence[float]) -> dict[float, tuple[Tensor, Tensor]]:
+        assert part.unlevelled is not None
+        assert part.target is not None
+        assert part.fold is not None
+        assert part.by_fold is not None
+        held_out, *preds = (part.unlevelled, *part.by_fold())
+        if not self.scaled:
+            held_out, *preds = (_of_unit_scale(pred) for pred in (held_out, *preds))
+        return {level: cv_plus(held_out, part.target, part.fold, preds, level=level) for level in levels}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ensemble(Method):
+    """The mixture of several networks trained by likelihood on all rows.
+
+    Args:
+        title: What people call it.
+        members: How many networks.
+    """
+
+    needs = "members"
+    members: int = 5
+
+    def predict(self, problem: Problem) -> Prediction:
+        """The mixture of all members."""
+        members = problem.members(self.members)
+
+        def again() -> list[tuple[Tensor, Tensor]]:
+            parts = members.parts if members.again is None else members.again()
+            return [(dist.mean, dist.stddev) for dist in map(mixture, map(list, parts))]
+
+        dists = [mixture(list(part)) for part in members.parts]
+        return Prediction(dists=dists, seconds=members.seconds, again=again)
+
+
+def _of_unit_scale(pred: Distribution) -> Distribution:
+    return Normal(pred.mean, torch.ones_like(pred.mean))
+
+
+def _repaired(networks: Networks, recalibrator: str, *, moments: bool = False) -> Prediction:
+    """A repair for every part, fitted to its held-out predictions."""
+    start = time.process_time()
+    repairs: list[recalibration.Recalibrator | None] = []
+    for part in networks.parts:
+        if part.pred is None or not recalibrator:
+            repairs.append(None)
+        else:
+            assert part.target is not None
+            repairs.append(recalibration.by_name(recalibrator)().fit(part.pred, part.target))
+    seconds = (time.process_time() - start) / len(networks.parts)
+
+    def repaired(repair: recalibration.Recalibrator | None, test: Distribution) -> Distribution:
+        dist = test if repair is None else repair.transform(test)
+        return Normal(dist.mean, dist.stddev) if moments else dist
+
+    def again() -> list[tuple[Tensor, Tensor]]:
+        dists = [
+            repaired(repair, part.test if part.again is None else part.again())
+            for part, repair in zip(networks.parts, repairs, strict=True)
+        ]
+        return [(dist.mean, dist.stddev) for dist in dists]  # a repaired distribution computes them only when asked
+
+    return Prediction(
+        dists=[repaired(repair, part.test) for part, repair in zip(networks.parts, repairs, strict=True)],
+        seconds=networks.seconds + seconds,
+        again=again,
+        details={**networks.details, "recalibrators": [repr(repair) for repair in repairs if repair is not None]},
+    )
+
+
+def _repeated(name: str) -> tuple[Options, ...]:
+    return tuple({"name": name, "repetition": repetition} for repetition in range(3))
+
+
+def _weighted(name: str, *weights: float, **options: Any) -> tuple[Options, ...]:
+    return tuple({"name": name, "lam": lam, **options} for lam in weights)
+
+
+_FCAL_SCALES = {"name": "fcal", "divergence": "kl", "lam": 0.3, "df": 20}
+_FCAL_BATCH = 512  # each of eight strata must hold many times df residuals
+
+METHODS: Registry[Method] = Registry("method")
+METHODS.add("stated", Stated(title="stated noise"))
+METHODS.add("oracle", Oracle(title="oracle (knows the noise)"))
+METHODS.add(
+    "deterministic",
+    Trained(
+        title="deterministic", plain="smooth-l1", candidates=_repeated("smooth-l1"), deterministic=True, monitor="l1"
+    ),
+)
+METHODS.add("nll", Trained(title="NLL", candidates=_repeated("nll")))
+METHODS.add(
+    "calibration_loss",
+    Trained(
+        title="calibration loss",
+        candidates=_weighted("calibration-loss", 0.1, 1.0, 10.0, form="additive", on="variance"),
+    ),
+)
+METHODS.add(
+    "beta_nll",
+    Trained(title="beta-NLL", candidates=tuple({"name": "beta-nll", "beta": beta} for beta in (0.5, 0.25, 1.0))),
+)
+METHODS.add("mmd", Trained(title="MMD", candidates=_weighted("mmd", 1.0, 10.0, 0.1, form="additive")))
+METHODS.add("pce_kde", Trained(title="PCE-KDE", candidates=_weighted("pce-kde", 0.2, 0.05, 0.5)))
+METHODS.add("temperature", Repaired(title="temperature", recalibrator="temperature"))
+METHODS.add("isotonic", Repaired(title="isotonic", recalibrator="isotonic"))
+METHODS.add("isotonic_moments", Repaired(title="isotonic, mean and sd", recalibrator="isotonic", moments=True))
+METHODS.add("gp_beta", Repaired(title="GP-Beta", recalibrator="gp-beta"))
+METHODS.add("conformal", Repaired(title="conformal", recalibrator="conformal"))
+METHODS.add("fcal_kl", Trained(title="f-Cal-KL", candidates=_weighted("fcal", 0.02, 0.005, 0.1, divergence="kl")))
+METHODS.add(
+    "fcal_wass", Trained(title="f-Cal-Wass", candidates=_weighted("fcal", 0.02, 0.005, 0.1, divergence="wasserstein"))
+)
+METHODS.add("ensemble", Ensemble(title="ensemble of 5"))
+METHODS.add("oof_temperature", CrossFitted(title="out-of-fold temperature"))
+METHODS.add("oof_nll", CrossFitted(title="out-of-fold NLL", scales={"name": "nll"}))
+METHODS.add("oof_fcal", CrossFitted(title="out-of-fold f-Cal", scales=_FCAL_SCALES, batch=_FCAL_BATCH))
+METHODS.add(
+    "oof_fcal_strata",
+    CrossFitted(title="out-of-fold f-Cal, 8 strata", scales={**_FCAL_SCALES, "strata": 8}, batch=_FCAL_BATCH),
+)
+METHODS.add("oof_conformal", CrossFitted(title="out-of-fold conformal", recalibrator="conformal"))
+METHODS.add(
+    "oof_nll_conformal",
+    CrossFitted(title="out-of-fold NLL, conformal", recalibrator="conformal", scales={"name": "nll"}),
+)
+METHODS.add("cv_plus", CVPlus(title="CV+"))
+METHODS.add("cv_plus_absolute", CVPlus(title="CV+ of absolute errors", scaled=False))
+
+_SHIPPED = frozenset(METHODS.names())
+_HIGHLIGHTED = ("fcal_wass", "nll", "fcal_kl", "temperature", "calibration_loss")  # most often compared
+_ALL_ROWS_NOTE = (
+    "Rows “..._all”, or “all data”, are also trained on the held-out data, which the others choose by and post-hoc "
+    "methods are fitted on: every method has then seen as many."
+)
+
+
+def added() -> list[str]:
+    """Names of the methods that users have added."""
+    return [name for name in METHODS.names() if name not in _SHIPPED]
+
+
+def method_of(row: str, changes: Mapping[str, Mapping[str, Any]] | None = None) -> Method:
+    """The method of a row.
+
+    Args:
+        row: Name of a method, or of one that trains with :data:`ALL_ROWS` behind it.
+        changes: What a task sets otherwise, by method.
+
+    Raises:
+        ValueError: It is unknown; the known ones are listed.
+
+    Example:
+        >>> method_of("nll").title, method_of("nll_all").all_rows
+        ('NLL', True)
+    """
+    base = row.removesuffix(ALL_ROWS)
+    whole = row not in METHODS.names() and base in METHODS.names() and isinstance(METHODS[base], Trained)
+    name = base if whole else row
+    options = {**(changes or {}).get(name, {}), **({"all_rows": True} if whole else {})}
+    return dataclasses.replace(METHODS[name], **options)
+
+
+def row_styles(rows: Iterable[str]) -> dict[str, RowStyle]:
+    """How rows are presented in tables and pictures.
+
+    Example:
+        >>> row_styles(["nll_all"])["nll_all"].full_title
+        'NLL, all data'
+    """
+    ranks = {name: rank for rank, name in enumerate(_HIGHLIGHTED)}
+    styles = {}
+    for row in rows:
+        method = method_of(row)
+        all_rows = isinstance(method, Trained) and method.all_rows
+        styles[row] = RowStyle(
+            method.title,
+            variant="all data" if all_rows else "",
+            footnote=_ALL_ROWS_NOTE if all_rows else "",
+            highlight=ranks.get(row),
+            reference=method.reference,
+        )
+    return styles

@@ -1,0 +1,47 @@
+"""The page of a benchmark: its tables, with what their pictures are drawn from."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from fcal.benchmarks.methods import row_styles
+from fcal.benchmarks.runner import Benchmark
+from fcal.reports.benchmark import benchmark_page
+from fcal.reports.page import write_html
+
+
+def write_page(
+    path: str | os.PathLike[str],
+    benchmark: Benchmark[Any],
+    *,
+    command: str,
+    preset: str = "",
+    versions: Mapping[str, Any] | None = None,
+) -> None:
+    """Write one self-contained page of all tables.
+
+    Args:
+        path: Where to.
+        benchmark: What was computed.
+        command: What was run.
+        preset: Name of the preset that the settings are of, if any.
+        versions: Versions, commit and machine; those of this process where absent.
+    """
+    task, settings = benchmark.task, benchmark.settings
+    tables = []
+    for table in benchmark.tables:
+        results = benchmark.results[tuple(table.labels.values())]
+        pictures = task.for_pictures(settings, table, results)
+        tables.append({"paper": {}, **table.as_dict(), "title": task.table_title(table), **pictures})
+    notes = [*task.notes, *task.describe(settings, benchmark.tables, preset)] if tables else list(task.notes)
+    text = benchmark_page(
+        tables,
+        command=command,
+        title=task.title,
+        notes=notes,
+        seconds=benchmark.seconds,
+        versions=versions,
+        rows=row_styles(name for table in benchmark.tables for name in table.rows),
+        columns={column.name: column for column in task.columns},
+    )
+    write_html(path, text)

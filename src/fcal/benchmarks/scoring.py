@@ -1,0 +1,166 @@
+"""Predictions in, numbers out: what tasks compute of the test rows."""
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, Normal
+
+import fcal
+from fcal.benchmarks.methods import Prediction
+from fcal.benchmarks.table import Column
+from fcal.distributions import quantile
+from fcal.metrics.report import Report
+
+DIGITS = 6  # significant digits that cells keep
+
+RMSE = Column(name="rmse", title="RMSE", description="in the target's unit", digits=4)
+NLL = Column(name="nll", title="NLL", description="mean negative log-likelihood")
+CRPS = Column(name="crps", title="CRPS", description="in the target's unit")
+ECE_Z = Column(name="ece_z", title="ECE(z)", description="expected calibration error of the residuals", factor=100)
+ECE_Q = Column(
+    name="ece_q", title="ECE(q)", description="expected calibration error of sums of K squared residuals", factor=100
+)
+COVERAGE = Column(
+    name="coverage",
+    title="in 90 %",
+    description="share of targets in the central interval of 90 %",
+    factor=100,
+    percent=True,
+    ranked=False,
+)
+WIDTH = Column(
+    name="width", title="width", description="of the central interval of 90 %, in the target's unit", ranked=False
+)
+TRAIN_S = Column(name="train_s", title="train, s", description="seconds of training", ranked=False)
+COLUMNS = (RMSE, NLL, CRPS, ECE_Z, ECE_Q, COVERAGE, WIDTH, TRAIN_S)  # of :func:`score`
+
+
+def score(
+    prediction: Prediction,
+    targets: Sequence[Tensor],
+    *,
+    bins: int = 20,
+    df: int = 75,
+    levels: Mapping[str, float] | None = None,
+    digits: int = DIGITS,
+) -> dict[str, Any]:
+    """Columns that every task may have, part by part, with what a calibrated model would score.
+
+    Args:
+        prediction: Of a method.
+        targets: Of the test rows of every part.
+        bins: Number S of bins of calibration errors.
+        df: Number K of squared residuals in a sum q.
+        levels: Column of the coverage of each level; ``{"coverage": 0.9}`` where None. ``width`` is that of the
+            column ``"coverage"``.
+        digits: Significant digits that are kept.
+
+    Returns:
+        ``columns``: by name a list with a value per part, None where undefined; ``floors`` of the last part.
+    """
+    rows: list[dict[str, float | None]] = []
+    floors: dict[str, Any] = {}
+    for part, target in enumerate(targets):
+        row: dict[str, float | None] = {"train_s": prediction.seconds}
+        if prediction.dists:
+            report = fcal.evaluate(prediction.dists[part], target, bins=bins, df=df)
+            row |= distribution_columns(prediction.dists[part], target, report, levels)
+            floors = floors_of(report, ("ece_z", "ece_q"))
+        if prediction.means:
+            row["rmse"] = root_mean_square(prediction.means[part] - target)
+        if prediction.intervals:
+            row |= interval_columns(prediction.intervals[part], target, levels)
+        rows.append(rounded(row, digits))
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {"columns": {name: [row.get(name) for row in rows] for name in names}, "floors": floors}
+
+
+def distribution_columns(
+    dist: Distribution, target: Tensor, report: Report, levels: Mapping[str, float] | None = None
+) -> dict[str, float | None]:
+    """Accuracy, likelihood, calibration and intervals of one part."""
+    z = fcal.standardize(dist, target).double()
+    log_likelihood = -fcal.nll(dist, target).mean().item()
+    row: dict[str, float | None] = {
+        "rmse": root_mean_square(dist.mean - target),
+        "nll": -log_likelihood,
+        "ll": log_likelihood,
+        "crps": fcal.crps(dist, target).mean().item(),
+        "ece_z": report.ece_z,
+        "ece_q": report.ece_q,
+        "z2": z.square().mean().item(),
+    }
+    levels = levels or {"coverage": 0.9}
+    for name, level in levels.items():
+        edge = math.sqrt(2) * torch.erfinv(torch.tensor(level).double())
+        row[name] = (z.abs() <= edge).double().mean().item()
+    low, high = central_interval(dist, levels["coverage"])
+    row["width"] = (high - low).mean().item()
+    return row
+
+
+def interval_columns(
+    intervals: Mapping[float, tuple[Tensor, Tensor]], target: Tensor, levels: Mapping[str, float] | None = None
+) -> dict[str, float | None]:
+    """Coverage by level, and the width of the intervals of the column ``"coverage"``."""
+    row: dict[str, float | None] = {}
+    for name, level in (levels or {"coverage": 0.9}).items():
+        low, high = intervals[level]
+        row[name] = ((low <= target) & (target <= high)).double().mean().item()
+        if name == "coverage":
+            row["width"] = (high - low).double().mean().item()
+    return row
+
+
+def central_interval(dist: Distribution, level: float) -> tuple[Tensor, Tensor]:
+    """Ends of the central interval of a level."""
+    tail = (1 - level) / 2
+    return quantile(dist, tail, 1 - tail), quantile(dist, 1 - tail, tail)
+
+
+def standard_report(z: Tensor, *, bins: int, df: int) -> Report:
+    """The report of residuals, whose distribution should be N(0, 1)."""
+    return fcal.evaluate(Normal(torch.zeros_like(z), torch.ones_like(z)), z, bins=bins, df=df)
+
+
+def floors_of(report: Report, names: Sequence[str], digits: int = DIGITS) -> dict[str, Any]:
+    """What a calibrated model scores on as many rows, by calibration error."""
+    floors = {name: getattr(report, f"{name}_floor") for name in names}
+    return {
+        name: None if floor is None else rounded({"expected": floor.expected, "q95": floor.q95}, digits)
+        for name, floor in floors.items()
+    }
+
+
+def milliseconds(predict: Callable[[], object], rows: int, repeats: int = 3) -> float:
+    """Processor time of predicting one row, the quickest of some repetitions."""
+    times = []
+    for _ in range(repeats):
+        start = time.process_time()
+        predict()
+        times.append(time.process_time() - start)
+    return round(1000 * min(times) / rows, 6)
+
+
+def root_mean_square(error: Tensor) -> float:
+    """Square root of the mean square."""
+    return error.double().square().mean().sqrt().item()
+
+
+def rounded(numbers: Mapping[str, float | None], digits: int = DIGITS) -> dict[str, float | None]:
+    """Numbers with few digits, and None for those that JSON cannot hold.
+
+    Example:
+        >>> rounded({"nll": -1.23456789, "crps": float("nan")})
+        {'nll': -1.23457, 'crps': None}
+    """
+    return {name: shortened(value, digits) for name, value in numbers.items()}
+
+
+def shortened(value: float | None, digits: int = DIGITS) -> float | None:
+    """A number with few digits; None for one that JSON cannot hold."""
+    return None if value is None or not math.isfinite(value) else float(f"{value:.{digits}g}")

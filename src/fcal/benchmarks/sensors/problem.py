@@ -1,0 +1,319 @@
+"""The errors of one sensor, given some of the state: the steps of methods, and the numbers of their predictions."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import cached_property
+from statistics import stdev
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, Normal
+
+import fcal
+from fcal.benchmarks.methods import (
+    CrossFitted,
+    Failed,
+    HeldOut,
+    Method,
+    Networks,
+    Options,
+    Prediction,
+    Problem,
+    Trained,
+)
+from fcal.benchmarks.scoring import interval_columns, root_mean_square
+from fcal.benchmarks.sensors import trainings
+from fcal.benchmarks.sensors.networks import predicted
+from fcal.benchmarks.sensors.readings import Readings, readings_of
+from fcal.benchmarks.sensors.settings import NORMAL, SensorTable, Settings
+from fcal.benchmarks.sensors.spreads import in_double, measured_spreads, predicted_spreads
+from fcal.benchmarks.sensors.trainings import Fold, FoldNetworks
+from fcal.crossfitting import CrossFit, WithScales, location_of, recentred
+from fcal.distributions.batching import cat
+from fcal.selection import select_family
+from fcal.sweeps import Cell, Store
+
+FACTS = "sensors-facts"
+COLUMNS = ("rmse", "ll", "crps", "ece_z", "ece_q", "coverage", "z2")
+_LEVEL = 0.9  # of the column `coverage`
+_TO_CHOOSE = 5000  # rows that families are compared by, about
+
+
+class SensorsProblem(Problem):
+    """One table; its parts are the folds of the stretches of time.
+
+    Args:
+        table: Errors, inputs and bins.
+        settings: Folds, network and budget.
+        store: Where finished trainings are kept.
+        checksum: Checksum of the files.
+        data: Folder of the files; None where nothing is computed.
+        name: Name of the table.
+    """
+
+    def __init__(
+        self, table: SensorTable, settings: Settings, store: Store, *, checksum: str, data: str | None, name: str = ""
+    ) -> None:
+        self.table, self.settings, self.store = table, settings, store
+        self.checksum, self.data, self.name = checksum, data, name or table.sensor
+        self.labels = {"name": self.name}
+        self.levels = (_LEVEL,)
+
+    def config(self, method: Method) -> dict[str, Any]:
+        """Data, table, folds, network, budget, and the table's bins and sums."""
+        names = ["df", "bins"]
+        if method.needs == "stated":
+            return self._address(["rows", "folds", "seed", *names], self.table.address_of_stated())
+        tuned = isinstance(method, CrossFitted) and method.scales is not None
+        return self._address([*trainings.TRAINING, *names, *(trainings.TUNING if tuned else ())])
+
+    def _address(self, settings: Sequence[str], table: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        return {
+            "data": self.checksum,
+            "table": self.table.address() if table is None else dict(table),
+            "settings": {name: getattr(self.settings, name) for name in settings},
+        }
+
+    def resolved(self, method: Method) -> Method:
+        """A single candidate, the best guess: nothing is chosen by test rows."""
+        return replace(method, candidates=method.candidates[:1]) if isinstance(method, Trained) else method
+
+    def trainings(self, method: Method) -> tuple[Cell, ...]:
+        """The networks of every fold, and what else the method trains."""
+        if method.needs == "stated":
+            return ()
+        return (*self.fold_cells, *self._own_cells(method))
+
+    @property
+    def fold_cells(self) -> tuple[Cell, ...]:
+        """Trainings by likelihood, fold by fold."""
+        config = self._address(trainings.TRAINING)
+        return tuple(trainings.fold_cell(config, number, self.name) for number in range(self.settings.folds))
+
+    def _own_cells(self, method: Method) -> list[Cell]:
+        """Trainings of one method alone, fold by fold."""
+        if isinstance(method, CrossFitted) and method.scales is not None:
+            return self._scales_cells(method.scales, method.batch)
+        if not isinstance(method, Trained) or method.deterministic or method.candidates[0]["name"] == "nll":
+            return []
+        options = {name: value for name, value in method.candidates[0].items() if name != "repetition"}
+        return [trainings.fit_cell(cell, options) for cell in self.fold_cells]
+
+    def _scales_cells(self, scales: Options, batch: int) -> list[Cell]:
+        return [trainings.scales_cell(cell, scales, self.settings, batch) for cell in self.fold_cells]
+
+    def facts_cell(self) -> Cell:
+        """What the table shows of its data and not of a method."""
+        config = {"version": trainings.VERSION, **self._address(trainings.TRAINING)}
+        return Cell(FACTS, config, needs=self.fold_cells, affinity=self.name, label=f"facts ({self.name})")
+
+    @property
+    def readings(self) -> Readings:
+        """All readings of the sensor."""
+        assert self.data is not None, "readings need the data"
+        return readings_of(self.data, self.table.sensor, self.settings.rows, self.checksum)
+
+    @cached_property
+    def test_rows(self) -> list[Tensor]:
+        """Indices of the test readings of every fold."""
+        tested = trainings.fold_of(self.readings, self.settings)
+        return [(tested == number).nonzero().squeeze(1) for number in range(self.settings.folds)]
+
+    def fold(self, number: int) -> Fold:
+        """A fold's rows."""
+        return Fold(table=self.table, settings=self.settings, readings=self.readings, number=number)
+
+    def stated(self) -> list[Distribution]:
+        """Normal distributions around the known model with the stated standard deviation."""
+        sd = torch.from_numpy(self.readings.stated)
+        return [Normal(torch.zeros(len(rows)).double(), sd[rows]) for rows in self.test_rows]
+
+    def trained(self, method: Trained) -> Prediction:
+        """Networks of all training rows."""
+        if method.deterministic:
+            raise Failed("networks of this benchmark predict distributions")
+        own, dists = self._own_cells(method), []
+        for number in range(self.settings.folds):
+            fold, networks = self._networks(number)
+            network = trainings.network_of(own[number], self.store, fold) if own else networks.crossfit.full
+            dists.append(fold.on_test(network))
+        return Prediction(dists=dists, seconds=self._seconds(own or self.fold_cells))
+
+    def held_out(self) -> Networks:
+        """Networks trained without a fifth of the stretches, and their predictions for these."""
+        parts = []
+        for number in range(self.settings.folds):
+            fold, networks = self._networks(number)
+            held = fold.rows.where(fold.held)
+            pred = predicted(networks.held_out, held)
+            parts.append(HeldOut(pred=pred, target=held.errors, test=fold.on_test(networks.held_out)))
+        return Networks(parts=parts, seconds=self._seconds(self.fold_cells))
+
+    def cross_fitted(self, scales: Options | None, batch: int) -> Networks:
+        """Networks of all training rows, with held-out predictions; with ``scales``, there are none of the latter."""
+        cells = [] if scales is None else self._scales_cells(scales, batch)
+        parts = []
+        for number in range(self.settings.folds):
+            fold, networks = self._networks(number)
+            if scales is None:
+                parts.append(_fold_part(fold, networks.crossfit))
+                continue
+            error_bars = trainings.network_of(cells[number], self.store, fold)
+            test = fold.on_test(WithScales(networks.crossfit.full, error_bars))
+            parts.append(HeldOut(pred=None, target=None, test=test))
+        return Networks(parts=parts, seconds=self._seconds([*self.fold_cells, *cells]))
+
+    def _networks(self, number: int) -> tuple[Fold, FoldNetworks]:
+        fold = self.fold(number)
+        return fold, trainings.networks_of(self.fold_cells[number].config, self.store, fold)
+
+    def _seconds(self, cells: Sequence[Cell]) -> float:
+        """Processor time of trainings, for one fold."""
+        seconds = [self.store.get(cell.kind, cell.config)["seconds"] for cell in cells]
+        return float(sum(seconds)) / self.settings.folds
+
+    def score(self, method: Method, prediction: Prediction) -> dict[str, Any]:
+        """Columns of every fold and of all test rows together, the verdict, and the learnt standard deviations."""
+        del method
+        errors = [torch.from_numpy(self.readings.error)[rows] for rows in self.test_rows]
+        if not prediction.dists:
+            return _interval_scores(prediction, errors)
+        dists = [in_double(dist) for dist in prediction.dists]
+        track = [torch.from_numpy(self.readings.track)[rows] for rows in self.test_rows]
+        parts = [_by_row(dist, error) for dist, error in zip(dists, errors, strict=True)]
+        by_fold = [self._columns(part, cluster)[0] for part, cluster in zip(parts, track, strict=True)]
+        together = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        overall, report = self._columns(together, torch.cat(track))
+        return {
+            **_over_folds(by_fold, overall),
+            "verdict": report["verdict"],
+            "conclusive": report["conclusive"],
+            "verdict_reason": report["reason"],
+            "scale": report["scale"],
+            "shift": report["shift"],
+            "covered": report["coverage"],
+            "floors": {name: report[f"{name}_floor"] for name in ("ece_z", "ece_q")},
+            "learnt": predicted_spreads(self.table, self.readings, dists, self.test_rows),
+        }
+
+    def _columns(self, by_row: Mapping[str, Tensor], cluster: Tensor) -> tuple[dict[str, float], dict[str, Any]]:
+        """Columns of some rows, and the evaluation of their residuals, whose clusters are tracks."""
+        z, df, bins = by_row["z"], self.settings.df, self.settings.bins
+        standard = Normal(torch.zeros_like(z), 1.0)
+        report = fcal.evaluate(standard, z, df=df, bins=bins, cluster=cluster).as_dict()
+        columns = {
+            "rmse": float(by_row["square"].mean().sqrt()),
+            "ll": float(by_row["ll"].mean()),
+            "crps": float(by_row["crps"].mean()),
+            "ece_z": report["ece_z"],
+            "ece_q": report["ece_q"],
+            "coverage": report["coverage"][str(_LEVEL)],
+            "z2": float(z.square().mean()),
+        }
+        return columns, report
+
+    def facts(self) -> dict[str, Any]:
+        """What the table shows of its data: sizes, stated and measured standard deviations, the noise's family."""
+        readings = self.readings
+        return {
+            "unit": readings.unit,
+            "n_test": len(readings),
+            "clusters": len(np.unique(readings.track)),
+            "stretches": len(np.unique(readings.stretch)),
+            **measured_spreads(self.table, readings),
+            "family": self._family(),
+        }
+
+    def _family(self) -> dict[str, Any]:
+        """The family that errors speak for, by normal networks that have not seen them, and networks of every family.
+
+        Readings of a track count as one, as in the verdicts; and, beside it, those of a stretch, of all landmarks or
+        satellites together, which errs on the side of no answer. All readings are used where networks of several
+        families are trained, else about 5000, which is quicker.
+        """
+        folds = [self._networks(number) for number in range(self.settings.folds)]
+        by_family = {
+            family: [in_double(fold.on_test(networks.by_family[family])) for fold, networks in folds]
+            for family in self.table.families
+        }
+        order = torch.cat(self.test_rows)
+        errors = torch.from_numpy(self.readings.error)[order]
+        some = torch.zeros(len(order), dtype=torch.bool)
+        some[:: 1 if len(self.table.families) > 1 else -(-len(order) // _TO_CHOOSE)] = True
+        normal = cat(by_family[NORMAL])
+        assert isinstance(normal, Distribution)
+        by_track, by_stretch = (
+            select_family(
+                normal,
+                errors,
+                groups=torch.from_numpy(groups)[order],
+                valid_mask=some,
+                folds=self.settings.folds,
+                seed=self.settings.seed,
+            )
+            for groups in (self.readings.track, self.readings.stretch)
+        )
+        log_likelihoods = {
+            family: torch.cat([-fcal.nll(dist, e) for dist, e in zip(dists, self._split(errors), strict=True)])
+            for family, dists in by_family.items()
+        }
+        return {
+            "chosen": [networks.family for _, networks in folds],
+            "named": by_track.family,
+            "verdict": by_track.verdict,
+            "ranking": [asdict(candidate) for candidate in by_track.ranking],
+            "by_stretches": {"named": by_stretch.family, "verdict": by_stretch.verdict},
+            "log_likelihood": {family: float(values.mean()) for family, values in log_likelihoods.items()},
+        }
+
+    def _split(self, values: Tensor) -> Sequence[Tensor]:
+        return values.split([len(rows) for rows in self.test_rows])
+
+
+def _fold_part(fold: Fold, networks: CrossFit) -> HeldOut:
+    """Held-out predictions of a cross-fit, with errors as large as those of the full network will be."""
+    levelled = networks.levelled()
+    centre = location_of(levelled)
+    target = centre + networks.error_ratio * (networks.target - centre)
+    shift = target - networks.target  # the errors of CV+ stay those of the networks without each fold
+    return HeldOut(
+        pred=levelled,
+        target=target,
+        test=fold.on_test(networks.full),
+        fold=networks.fold,
+        by_fold=lambda: [fold.on_test(model) for model in networks.without],
+        unlevelled=recentred(networks.held_out, location_of(networks.held_out) + shift),
+    )
+
+
+def _by_row(pred: Distribution, errors: Tensor) -> dict[str, Tensor]:
+    return {
+        "square": (errors - pred.mean).square(),
+        "ll": -fcal.nll(pred, errors),
+        "crps": fcal.crps(pred, errors),
+        "z": fcal.standardize(pred, errors),
+    }
+
+
+def _over_folds(by_fold: Sequence[Mapping[str, float]], overall: Mapping[str, float]) -> dict[str, Any]:
+    """Columns of every fold, and those of all test rows with their standard deviation over folds."""
+    columns = {name: [of_fold[name] for of_fold in by_fold] for name in overall}
+    return {
+        "columns": columns,
+        "overall": {name: {"mean": value, "sd": stdev(columns[name])} for name, value in overall.items()},
+    }
+
+
+def _interval_scores(prediction: Prediction, errors: Sequence[Tensor]) -> dict[str, Any]:
+    """Accuracy and coverage of a method that predicts intervals only."""
+
+    def scores(means: Tensor, intervals: Mapping[float, tuple[Tensor, Tensor]], error: Tensor) -> dict[str, Any]:
+        coverage = interval_columns(intervals, error)["coverage"]
+        return {"rmse": root_mean_square(means - error), "coverage": coverage}
+
+    by_fold = [scores(*fold) for fold in zip(prediction.means, prediction.intervals, errors, strict=True)]
+    low, high = (torch.cat([fold[_LEVEL][end] for fold in prediction.intervals]) for end in (0, 1))
+    overall = scores(torch.cat(list(prediction.means)), {_LEVEL: (low, high)}, torch.cat(list(errors)))
+    return _over_folds(by_fold, overall)

@@ -1,0 +1,279 @@
+"""Trainings of the sensor benchmark: networks that have not seen a fold of the stretches, each fold a cell."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from fcal.benchmarks.methods import Options
+from fcal.benchmarks.sensors.networks import (
+    AT_ONCE,
+    Loss,
+    StateNetwork,
+    StateRows,
+    all_of,
+    likelihood,
+    loss_of,
+    optimize,
+    predicted,
+)
+from fcal.benchmarks.sensors.readings import Readings
+from fcal.benchmarks.sensors.settings import NORMAL, SensorTable, Settings
+from fcal.benchmarks.trainings import in_order, load_networks, save_networks, training_cell
+from fcal.crossfitting import CrossFit, crossfit
+from fcal.data.folds import fold_numbers
+from fcal.selection import select_family
+from fcal.sweeps import Cell, Store
+
+FOLD, FIT, SCALES = "sensors-fold", "sensors-fit", "sensors-scales"
+VERSION = 1  # part of every address; to be raised when the same config would give other numbers
+TRAINING = ("rows", "folds", "inner_folds", "hidden", "steps", "rate", "batch", "seed")  # settings of a fold's networks
+TUNING = ("tune_steps", "tune_rate", "tune_batch")  # and of networks of error bars
+_HELD_OUT = 5  # one of so many folds of the training stretches is held out for repairs
+_TO_CHOOSE = 3000  # rows that a family is chosen by, about
+
+
+def fold_of(readings: Readings, settings: Settings) -> Tensor:
+    """The fold that each reading is tested in: whole stretches of time."""
+    return fold_numbers(len(readings), settings.folds, groups=torch.from_numpy(readings.stretch), seed=settings.seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fold:
+    """A fold of one table: rows to train on and rows to test on.
+
+    Attributes:
+        table: Errors and inputs.
+        settings: Network and budget.
+        readings: All readings of the sensor.
+        number: Number of the fold.
+    """
+
+    table: SensorTable
+    settings: Settings
+    readings: Readings
+    number: int
+
+    @cached_property
+    def tested(self) -> Tensor:
+        """True for the test rows."""
+        return fold_of(self.readings, self.settings) == self.number
+
+    @cached_property
+    def rows(self) -> StateRows:
+        """Training rows."""
+        return self._all_rows.where(~self.tested)
+
+    @cached_property
+    def test(self) -> StateRows:
+        """Test rows."""
+        return self._all_rows.where(self.tested)
+
+    @cached_property
+    def groups(self) -> Tensor:
+        """Stretch of each training row."""
+        return torch.from_numpy(self.readings.stretch)[~self.tested]
+
+    @cached_property
+    def _all_rows(self) -> StateRows:
+        state = self.readings.state
+        names = [
+            name
+            for wanted in self.table.inputs
+            for name in state
+            if name == wanted or (wanted.endswith("*") and name.startswith(wanted[:-1]))
+        ]
+        inputs = torch.from_numpy(np.stack([state[name] for name in names], axis=1)).float()
+        return StateRows(inputs, torch.from_numpy(self.readings.error).float())
+
+    @cached_property
+    def held(self) -> Tensor:
+        """True for the training rows that are held out for repairs."""
+        return fold_numbers(len(self.rows), _HELD_OUT, groups=self.groups, seed=self.settings.seed) == 0
+
+    def crossfit(self, fit: Callable[[Any], Any]) -> CrossFit:
+        """Networks of all training rows and without each inner fold."""
+        return crossfit(
+            fit,
+            self.rows,
+            folds=self.settings.inner_folds,
+            groups=self.groups,
+            seed=self.settings.seed,
+            batch_size=AT_ONCE,
+        )
+
+    def fit(self, rows: Any, family: str, loss: Loss | None = None) -> StateNetwork:
+        """A new network, trained on some rows by likelihood, or by another loss."""
+        settings, batch = self.settings, all_of(rows)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(settings.seed)
+            network = self._network(batch["input"], batch["target"], family)
+        optimize(
+            network,
+            batch,
+            loss or likelihood,
+            steps=settings.steps,
+            rate=settings.rate,
+            size=settings.batch,
+            seed=settings.seed,
+        )
+        return network
+
+    def empty(self, family: str) -> StateNetwork:
+        """A network to read weights into."""
+        features = self.rows.inputs.shape[1]
+        with torch.random.fork_rng(devices=[]):
+            return self._network(torch.zeros(2, features), torch.zeros(2), family)
+
+    def _network(self, inputs: Tensor, errors: Tensor, family: str) -> StateNetwork:
+        hidden, corrects = self.settings.hidden, self.table.corrects
+        return StateNetwork(inputs, errors, hidden=hidden, family=family, corrects=corrects)
+
+    def on_test(self, model: Any) -> Distribution:
+        """Predictions for the test rows."""
+        return predicted(model, self.test)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoldNetworks:
+    """Trained networks of a fold, all by likelihood.
+
+    Attributes:
+        family: Family that was chosen on the training rows.
+        crossfit: Networks of that family, of all training rows and without each inner fold.
+        held_out: The one of that family trained without the rows that are held out for repairs.
+        by_family: Networks of all training rows for every candidate.
+    """
+
+    family: str
+    crossfit: CrossFit
+    held_out: StateNetwork
+    by_family: Mapping[str, StateNetwork]
+
+
+def fold_cell(config: Mapping[str, Any], number: int, name: str) -> Cell:
+    """The trainings of one fold by likelihood.
+
+    Args:
+        config: Address of the data, the table and the settings of training.
+        number: Number of the fold.
+        name: Name of the table.
+    """
+    fold_config = {"version": VERSION, **config, "fold": number}
+    return training_cell(FOLD, fold_config, affinity=name, label=f"networks ({name}, fold {number})")
+
+
+def fit_cell(fold: Cell, options: Options) -> Cell:
+    """The training of a fold by another objective."""
+    config = {"version": VERSION, "fold": fold.config, "objective": dict(options)}
+    label = f"{options['name']} {fold.label}"
+    return training_cell(FIT, config, needs=(fold,), affinity=fold.affinity, label=label)
+
+
+def scales_cell(fold: Cell, options: Options, settings: Settings, batch: int) -> Cell:
+    """The training of a fold's error bars on the errors of held-out rows."""
+    config = {
+        "version": VERSION,
+        "fold": fold.config,
+        "objective": {"df": settings.df, **options} if options["name"] == "fcal" else dict(options),
+        "fit": {"steps": settings.tune_steps, "rate": settings.tune_rate, "size": batch or settings.tune_batch},
+    }
+    label = f"error bars by {options['name']}, {fold.label}"
+    return training_cell(SCALES, config, needs=(fold,), affinity=fold.affinity, label=label)
+
+
+def train(kind: str, config: Mapping[str, Any], store: Store, fold: Fold) -> dict[str, Any]:
+    """Train networks of a fold: weights become an artifact, the family and the seconds are the result."""
+    start = time.process_time()
+    result: dict[str, Any] = {}
+    if kind == FOLD:
+        networks, result["family"] = _train_fold(fold)
+    elif kind == FIT:
+        family = store.get(FOLD, config["fold"])["family"]
+        networks = [fold.fit(fold.rows, family, loss_of(config["objective"]))]
+    else:
+        networks = [_train_scales(config, fold, networks_of(config["fold"], store, fold).crossfit)]
+    save_networks(store, kind, config, networks)
+    return {**result, "seconds": round(time.process_time() - start, 3)}
+
+
+def _train_fold(fold: Fold) -> tuple[list[StateNetwork], str]:
+    """Networks in the order in which :func:`networks_of` reads them, and the family that was chosen."""
+    normal = fold.crossfit(lambda rows: fold.fit(rows, NORMAL))
+    family = _choose_family(fold, normal)
+    networks = [normal.full, *normal.without]
+    if family != NORMAL:
+        chosen = fold.crossfit(lambda rows: fold.fit(rows, family))
+        networks += [chosen.full, *chosen.without]
+    networks.append(fold.fit(fold.rows.where(~fold.held), family))
+    networks += [fold.fit(fold.rows, other) for other in _further(fold, family)]
+    return networks, family
+
+
+def _further(fold: Fold, family: str) -> list[str]:
+    """Candidates that networks are trained of for comparison alone."""
+    return [other for other in fold.table.families if other not in (NORMAL, family)]
+
+
+def _choose_family(fold: Fold, normal: CrossFit) -> str:
+    """The best family by the held-out errors of the training rows."""
+    families = fold.table.families
+    if len(families) == 1:
+        return families[0]
+    some = torch.zeros(len(fold.groups), dtype=torch.bool)
+    some[:: -(-len(fold.groups) // _TO_CHOOSE)] = True
+    selection = select_family(
+        normal.held_out,
+        normal.target,
+        groups=fold.groups,
+        families=families,
+        valid_mask=some,
+        folds=fold.settings.inner_folds,
+        seed=fold.settings.seed,
+    )
+    return selection.ranking[0].family
+
+
+def _train_scales(config: Mapping[str, Any], fold: Fold, base: CrossFit) -> StateNetwork:
+    """One network of error bars, from the weights of the full network."""
+
+    def fit_scales(rows: Any, start: StateNetwork) -> StateNetwork:
+        optimize(start, all_of(rows), loss_of(config["objective"]), **config["fit"], seed=fold.settings.seed)
+        return start
+
+    scales: StateNetwork = base.with_scales(fit_scales, nested=False).full.scales
+    return scales
+
+
+def networks_of(config: Mapping[str, Any], store: Store, fold: Fold) -> FoldNetworks:
+    """The networks of a fold, from stored weights."""
+    result = store.get(FOLD, config)
+    assert result is not None, "folds are trained first"
+    family, models = result["family"], fold.settings.inner_folds + 1
+    further = _further(fold, family)
+    of_crossfits = [NORMAL] * models + ([family] * models if family != NORMAL else [])
+    families = iter([*of_crossfits, family, *further])
+    count = len(of_crossfits) + 1 + len(further)
+    networks = load_networks(store, FOLD, config, lambda: fold.empty(next(families)), count)
+    first = len(of_crossfits) - models  # of the crossfit of the chosen family
+    by_family = {NORMAL: networks[0], family: networks[first]}
+    by_family |= dict(zip(further, networks[len(of_crossfits) + 1 :], strict=True))
+    return FoldNetworks(
+        family=family,
+        crossfit=fold.crossfit(in_order(networks[first : first + models])),
+        held_out=networks[len(of_crossfits)],
+        by_family={name: by_family[name] for name in fold.table.families},
+    )
+
+
+def network_of(cell: Cell, store: Store, fold: Fold) -> StateNetwork:
+    """The network of a training of a fold by another objective, or of its error bars."""
+    family = store.get(FOLD, cell.config["fold"])["family"]
+    (network,) = load_networks(store, cell.kind, cell.config, lambda: fold.empty(family))
+    return network

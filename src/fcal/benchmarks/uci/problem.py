@@ -1,0 +1,268 @@
+"""A UCI table with one network: the trainings that methods share, and the numbers of a prediction."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Normal
+
+import fcal
+from fcal.benchmarks import scoring
+from fcal.benchmarks.methods import (
+    CrossFitted,
+    CVPlus,
+    Ensemble,
+    HeldOut,
+    Members,
+    Method,
+    Networks,
+    Options,
+    Prediction,
+    Problem,
+    Trained,
+)
+from fcal.benchmarks.uci import trainings
+from fcal.benchmarks.uci.settings import Settings
+from fcal.benchmarks.uci.splits import Splits
+from fcal.benchmarks.uci.stacked_training import error_bar_loss, predicted
+from fcal.benchmarks.uci.trainings import Choice, OutOfFold
+from fcal.crossfitting import levelled
+from fcal.models.ensembles import StackedMLP
+from fcal.sweeps import Cell, Store
+
+LEVELS = {"coverage_68": 0.68, "coverage": 0.9, "coverage_95": 0.95}  # of central intervals; width is that of 90 %
+COLUMNS = ("rmse", "ll", "crps", "ece_z", "ece_q", *LEVELS, "width", "train_s")
+DIGITS = 7  # significant digits that cells keep
+_TUNING = ("tune_batch", "tune_rate", "shorten")
+
+
+def grid_of(count: int) -> tuple[int, int]:
+    """Bins S and squared residuals in a sum K for as many test rows: fewer where 20 and 75 would hardly be filled.
+
+    Example:
+        >>> grid_of(31), grid_of(160), grid_of(4573)
+        ((5, 5), (10, 20), (20, 75))
+    """
+    return min(20, max(5, count // 15)), min(75, max(5, count // 8))
+
+
+class UCIProblem(Problem):
+    """One table and network; its parts are the splits of the table, which train together.
+
+    Args:
+        fit: Address of the trainings by likelihood.
+        settings: Budget of further trainings.
+        store: Where finished trainings are kept.
+        data: Folder of the tables; None where nothing is computed.
+    """
+
+    levels = tuple(LEVELS.values())
+
+    def __init__(self, fit: Mapping[str, Any], settings: Settings, store: Store, data: str | None = None) -> None:
+        self.fit, self.settings, self.store, self.data = dict(fit), settings, store, data
+        self.labels = {name: fit[name] for name in ("dataset", "network")}
+        self.name = " ".join(self.labels.values())
+
+    @cached_property
+    def splits(self) -> Splits:
+        """Its standardised splits."""
+        assert self.data is not None
+        return trainings.splits_in(self.fit, self.data)
+
+    @cached_property
+    def networks(self) -> Mapping[str, StackedMLP]:
+        """Networks of the shared training, by name."""
+        return trainings.load_fit(self.fit, self.splits.x.shape[-1], self.store)
+
+    def config(self, method: Method) -> dict[str, Any]:
+        """Table, splits, network and its training, and the settings of a further training where there is one."""
+        if isinstance(method, Trained) and method.deterministic:
+            return {"fit": {name: value for name, value in self.fit.items() if name != "members"}}
+        tunes = isinstance(method, Trained) and not _is_likelihood(method)
+        if tunes or (isinstance(method, CrossFitted) and method.scales is not None):
+            return {"fit": self.fit, "settings": {name: getattr(self.settings, name) for name in _TUNING}}
+        return {"fit": self.fit}
+
+    def resolved(self, method: Method) -> Method:
+        """As many candidates and members as the settings say, and their weight of f-Cal where a method has none."""
+        if isinstance(method, Trained):
+            return replace(method, candidates=method.candidates[: self.settings.candidates])
+        if isinstance(method, Ensemble):
+            return replace(method, members=self.settings.members)
+        if isinstance(method, CrossFitted) and method.scales is not None and method.scales["name"] == "fcal":
+            return replace(method, scales={"lam": self.settings.lam, **method.scales})
+        return method
+
+    def trainings(self, method: Method) -> tuple[Cell, ...]:
+        """The trainings by likelihood, which all but the deterministic network start from."""
+        alone = isinstance(method, Trained) and method.deterministic
+        return () if alone else (trainings.fit_cell(self.fit),)
+
+    def trained(self, method: Trained) -> Prediction:
+        """Train every candidate, and choose one for each split by held-out rows."""
+        if not method.deterministic and _is_likelihood(method):
+            name, seconds = ("nll_all", self._member_s) if method.all_rows else ("nll", self._fold_s)
+            return Prediction(dists=self._on_test(self.networks[name]), seconds=seconds)
+        start = time.process_time()
+        choice = self._choice(method)
+        preds = self._on_test(choice.network)
+        seconds = (time.process_time() - start) / self.splits.count
+        if method.deterministic:
+            means = [pred.mean for pred in preds]
+            return Prediction(means=means, seconds=seconds, details={"epochs": choice.epochs})
+        candidates = [
+            {"options": dict(options), "chosen": choice.candidates.count(index)}
+            for index, options in enumerate(method.candidates)
+        ]
+        return Prediction(
+            dists=preds,
+            seconds=(self._member_s if method.all_rows else self._fold_s) + seconds / len(candidates),
+            details={"epochs": choice.epochs, "candidates": candidates},
+        )
+
+    def _choice(self, method: Trained) -> Choice:
+        if method.deterministic:
+            return trainings.deterministic(self.splits, self.fit, all_rows=method.all_rows)
+        return trainings.tuned(
+            self.splits,
+            self.networks,
+            method.candidates,
+            schedule=self.settings.tuning(self.splits.seen.shape[1]),
+            seed=self._seed + 7,
+            all_rows=method.all_rows,
+        )
+
+    def held_out(self) -> Networks:
+        """Networks whose epoch is chosen by the held-out rows, and their predictions for these rows."""
+        splits, network = self.splits, self.networks["repaired"]
+        preds = predicted(network, splits.x, splits.held_out, splits.numbers)
+        parts = []
+        for split, test in enumerate(self._on_test(network)):
+            rows = splits.of_fold(split)
+            pred = Normal(preds.loc[split, : len(rows)], preds.scale[split, : len(rows)])
+            parts.append(HeldOut(pred=splits.original(pred, split), target=splits.raw[rows], test=test))
+        return Networks(parts=parts, seconds=self._fold_s)
+
+    def cross_fitted(self, scales: Options | None, batch: int) -> Networks:
+        """Networks of all rows and without each fold, with error bars of networks of their own where asked for."""
+        start, details = time.process_time(), {}
+        preds = trainings.out_of_fold(self.splits, self.networks)
+        if scales is not None:
+            preds, details["epochs"] = trainings.with_error_bars(
+                self.splits,
+                self.networks,
+                preds,
+                loss=error_bar_loss(scales),
+                schedule=self.settings.tuning(self.splits.train.shape[1], batch),
+                seed=self._seed + 8,
+            )
+        seconds = (time.process_time() - start) / self.splits.count
+        return Networks(
+            parts=[self._fold_part(preds, split) for split in range(self.splits.count)],
+            seconds=self._fold_s * self.splits.folds + self._member_s + seconds,
+            details=details,
+        )
+
+    def _fold_part(self, preds: OutOfFold, split: int) -> HeldOut:
+        splits = self.splits
+        held_out, seen, test = (_of_split(pred, split) for pred in (preds.held_out, preds.seen, preds.test))
+        moved = levelled(held_out, seen, splits.fold[split])
+        assert isinstance(moved, Normal)
+
+        def by_fold() -> list[Normal]:
+            networks = self.networks["folds"].select(torch.arange(splits.folds) * splits.count + split)
+            rows, numbers = splits.test[split].expand(splits.folds, -1), torch.full((splits.folds,), split)
+            pred = splits.original(predicted(networks, splits.x, rows, numbers), split)
+            return [_of_split(pred, fold) for fold in range(splits.folds)]
+
+        return HeldOut(
+            pred=splits.original(moved, split),
+            target=splits.raw[splits.train[split]],
+            test=splits.original(test, split),
+            fold=splits.fold[split],
+            by_fold=by_fold,
+            unlevelled=splits.original(held_out, split),
+        )
+
+    def members(self, count: int) -> Members:
+        """Networks of all rows, whose epoch is chosen by all folds."""
+        splits = self.splits
+        networks = self.networks["members"].select(torch.arange(count * splits.count))
+        preds = predicted(networks, splits.x, splits.test.repeat(count, 1), splits.numbers.repeat(count))
+        parts = [
+            [splits.original(_of_split(preds, member * splits.count + split), split) for member in range(count)]
+            for split in range(splits.count)
+        ]
+        return Members(parts=parts, seconds=self._member_s * count)
+
+    def score(self, method: Method, prediction: Prediction) -> dict[str, Any]:
+        """Every column by split, and calibration errors of the residuals of all splits together."""
+        if isinstance(method, CVPlus):
+            prediction = replace(prediction, means=())  # CV+ is made of fold networks: none of them has its mean
+        targets = [self.splits.raw[rows] for rows in self.splits.test]
+        return scored(prediction, targets)
+
+    @cached_property
+    def _trained(self) -> Mapping[str, Any]:
+        """Result of the shared training: seconds and chosen epochs."""
+        return dict(self.store.get(trainings.FIT, self.fit))
+
+    @property
+    def _fold_s(self) -> float:
+        """Seconds of one fold network."""
+        return float(self._trained["fold_s"]) / (self.splits.count * self.splits.folds)
+
+    @property
+    def _member_s(self) -> float:
+        """Seconds of one network of all rows."""
+        return float(self._trained["member_s"]) / (self.splits.count * self.fit["members"])
+
+    @property
+    def _seed(self) -> int:
+        return 1000 * int(self.fit["seed"])
+
+    def _on_test(self, network: StackedMLP) -> list[Normal]:
+        """Predictions for the test rows of every split in original units."""
+        pred = predicted(network, self.splits.x, self.splits.test, self.splits.numbers)
+        return [self.splits.original(_of_split(pred, split), split) for split in range(self.splits.count)]
+
+
+def scored(prediction: Prediction, targets: list[Tensor]) -> dict[str, Any]:
+    """Columns of a prediction, with a value for each split, None where undefined.
+
+    Args:
+        prediction: In original units.
+        targets: Of the test rows of each split.
+
+    Returns:
+        ``columns``; ``pooled``: ECE of the residuals of all splits, for a method that predicts distributions; and the
+        details of the prediction.
+    """
+    bins, df = grid_of(len(targets[0]))
+    scores = scoring.score(prediction, targets, bins=bins, df=df, levels=LEVELS, digits=DIGITS)
+    missing = [None] * len(targets)
+    result: dict[str, Any] = {"columns": {name: scores["columns"].get(name, missing) for name in COLUMNS}}
+    if prediction.dists:
+        pairs = zip(prediction.dists, targets, strict=True)
+        result["pooled"] = _pooled(torch.cat([fcal.standardize(dist, target).double() for dist, target in pairs]))
+    return {**result, **prediction.details}
+
+
+def _pooled(z: Tensor) -> dict[str, Any]:
+    bins, df = grid_of(len(z))
+    report = scoring.standard_report(z, bins=bins, df=df)
+    errors = scoring.rounded({"ece_z": report.ece_z, "ece_q": report.ece_q}, DIGITS)
+    return {"n": len(z), "bins": bins, "df": df, **errors}
+
+
+def _is_likelihood(method: Trained) -> bool:
+    """Whether it has no loss but the likelihood that all networks are trained by."""
+    return all(options["name"] == "nll" for options in method.candidates)
+
+
+def _of_split(pred: Normal, split: int) -> Normal:
+    return Normal(pred.loc[split], pred.scale[split])

@@ -1,0 +1,187 @@
+"""``fcal benchmark``: one command for every task, built in or of a plugin."""
+
+import shlex
+from argparse import Namespace
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table as Grid
+from rich.text import Text
+
+from fcal._checks import check_integer
+from fcal._files import atomic_path, provenance, writable_folder, write_json
+from fcal.benchmarks import TASKS, Benchmark, Task, benchmark, preset
+from fcal.benchmarks.catalogue import Entry
+from fcal.benchmarks.markdown import failures, floor_lines, spread_text
+from fcal.benchmarks.methods import row_styles
+from fcal.benchmarks.page import write_page
+from fcal.benchmarks.runner import plan
+from fcal.benchmarks.table import DONE, Column, Table
+from fcal.cli.printing import plain_warnings, print_json, say
+from fcal.plots.styles import footnotes
+from fcal.reports.results_table import ONE_SEED
+from fcal.sweeps import Store
+
+_CRASHED = 1
+_MOST_WORKERS = 256
+_ROOM_FOR_SPREAD = 140  # characters of a terminal
+_WIDEST = 400
+
+
+def run(arguments: Namespace, words: list[str]) -> int:
+    """Compute what is missing of a benchmark, print its tables, and write them and the page."""
+    try:
+        with plain_warnings():
+            return _run(arguments, words)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("stopped; what is finished is kept: the same command goes on where it was") from None
+
+
+def _run(arguments: Namespace, words: list[str]) -> int:
+    entry = TASKS[arguments.task]
+    task = entry.load()
+    settings = preset(task, arguments.preset, **_changes(entry, arguments))
+    check_integer("workers", arguments.workers, at_least=1, at_most=_MOST_WORKERS)
+    command = f"fcal {shlex.join(words)}"
+    if getattr(arguments, "ablation", None) is not None:
+        return _ablation(task, settings, arguments, command)
+    methods = None if arguments.methods is None else [name.strip() for name in arguments.methods.split(",")]
+    data = getattr(arguments, "data", None)
+    # Bad input is refused before a folder is made.
+    plan(task, task.problems(settings, Store(f"{arguments.out}/cells"), data), methods)
+    out = writable_folder(arguments.out)
+    done = benchmark(
+        task,
+        settings,
+        store=Store(out / "cells"),
+        data=data,
+        methods=methods,
+        workers=arguments.workers,
+        progress=not arguments.json,
+    )
+    versions = provenance()
+    document = {**done.document, "command": command, "settings": task.described(settings), "versions": versions}
+    write_json(out / "results.json", document)
+    page = out / "report.html"
+    write_page(page, done, command=command, preset=arguments.preset, versions=versions)
+    pictures = [out / f"{name}.png" for name in _draw(task, done, out)]
+    if arguments.json:
+        print_json(document)
+    else:
+        _print(done)
+        print("\n".join([f"page: {page}", *(f"picture: {path}" for path in pictures)]))
+    return _complain(dict(done.crashed))
+
+
+def _changes(entry: Entry, arguments: Namespace) -> dict[str, Any]:
+    typed = vars(arguments)
+    seeds = {"seeds": typed["seeds"]} if entry.seeds and typed["seeds"] is not None else {}
+    return {**entry.settings(typed), **seeds}
+
+
+def _draw(task: Task[Any], done: Benchmark[Any], out: Any) -> list[str]:
+    pictures = task.pictures(done.tables)
+    for name, figure in pictures.items():
+        with atomic_path(out / f"{name}.png") as temporary:
+            figure.savefig(temporary, dpi=110, metadata={"Software": None})
+    return list(pictures)
+
+
+def _ablation(task: Task[Any], settings: Any, arguments: Namespace, command: str) -> int:
+    """The same for one ablation, with a picture instead of the page."""
+    if arguments.methods is not None or (arguments.seeds or 1) != 1:
+        raise ValueError("expected `--ablation` without `--methods`, on one seed, got more")
+    ablations = task.ablations()
+    labels = {label: vars(arguments)[label] for label in ablations.LABELS}
+    ablations.ablation_cells(arguments.ablation, settings, **labels)  # bad input is refused before a folder is made
+    out = writable_folder(arguments.out)
+    done = ablations.ablation(
+        arguments.ablation,
+        settings,
+        store=Store(out / "cells"),
+        **labels,
+        workers=arguments.workers,
+        progress=not arguments.json,
+    )
+    document = {**done, "command": command, "versions": provenance()}
+    write_json(out / f"ablation-{arguments.ablation}.json", document)
+    picture = out / f"ablation-{arguments.ablation}.png"
+    with atomic_path(picture) as temporary:
+        ablations.draw(document).savefig(temporary, dpi=110)
+    if arguments.json:
+        print_json(document)
+    else:
+        print(ablations.markdown(document))
+        print(f"picture: {picture}")
+    points = [(series, point) for series, curve in done["series"].items() for point in curve]
+    return _complain(
+        {f"{series} at {point['x']}": point["reason"] for series, point in points if point["status"] == "crashed"}
+    )
+
+
+def _complain(crashed: dict[str, str]) -> int:
+    """Print a line for every cell that could not be computed; the others are stored."""
+    for name, reason in crashed.items():
+        say(f"fcal: {name} could not be computed: {reason}")
+    return _CRASHED if crashed else 0
+
+
+def _print(done: Benchmark[Any]) -> None:
+    """Every table, its further sections, and what titles of columns and rows do not say."""
+    console = Console(soft_wrap=True)
+    task = done.task
+    for table in done.tables:
+        _show(console, _grid(task, table, spread=table.seeds > 1 and console.width >= _ROOM_FOR_SPREAD))
+        for sentence in failures(table):
+            console.print(Text(sentence, style="yellow"))
+        for sentence, text in task.printed_sections(table):
+            console.print(Text(sentence))
+            console.print(Text(text))
+    rows = dict.fromkeys(name for table in done.tables for name in table.rows)
+    columns = {column.name: column for column in task.columns if column.printed}
+    notes = [*footnotes(columns, columns), *footnotes(row_styles(rows), rows)]
+    if any(table.seeds == 1 for table in done.tables):
+        notes.append(ONE_SEED)
+    for note in notes:
+        console.print(Text(note, "dim"))
+
+
+def _grid(task: Task[Any], table: Table, *, spread: bool) -> Grid:
+    columns = [column for column in task.columns if column.printed]
+    headings = [
+        column.heading.replace(" x", "\nx").replace(", ", "\n").replace("(sigma)", "\nsigma") for column in columns
+    ]
+    grid = Grid(
+        "",
+        *headings,
+        title=task.table_title(table),
+        caption=task.caption(table),
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        title_justify="left",
+        caption_justify="left",
+    )
+    for column in grid.columns:
+        column.no_wrap = True
+    for column in grid.columns[1:]:
+        column.justify = "right"
+    for name, row in table.rows.items():
+        values = [spread_text(column, row.columns[column.name], task.error if spread else "") for column in columns]
+        grid.add_row(name, *values, style="yellow" if row.status != DONE else "")
+    grid.add_section()
+    further = [[text.strip("*") for text in line] for line in task.beside(table)]
+    for line in (*floor_lines(columns, table, "calibrated model", "95 % below"), *further):
+        grid.add_row(*line, style="dim")
+    return grid
+
+
+def _heading(column: Column) -> str:
+    """Title above factor or unit."""
+    return column.heading.replace(" x", "\nx").replace(", ", "\n").replace("(sigma)", "\nsigma")
+
+
+def _show(console: Console, grid: Grid) -> None:
+    """Print a table whole: a narrow terminal may fold its lines, but never drops digits."""
+    needed = console.measure(grid, options=console.options.update(width=_WIDEST)).maximum
+    Console(width=max(needed, 1)).print(grid)

@@ -1,0 +1,86 @@
+"""A whole benchmark of one's own, as its page shows it: few lines, every method, cells, table and page."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from fcal.benchmarks import METHODS, TASKS
+from fcal.cli import main
+
+PAGE = Path(__file__).parents[2] / "docs" / "own_benchmark.md"
+MOST_LINES = 80
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """The page's files in a folder of their own; what they register is forgotten afterwards."""
+    for registry in (TASKS, METHODS):
+        monkeypatch.setattr(registry, "_entries", dict(registry._entries))
+    blocks = re.findall(r"```python\n(# (\S+\.py)\n.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    for text, name in blocks:
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def run(files, *words):
+    return main(["benchmark", "line", "--plugin", str(files / "line.py"), "--out", str(files / "out"), *words])
+
+
+def test_own_benchmark_is_short(files):
+    assert len((files / "line.py").read_text().splitlines()) <= MOST_LINES
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_own_benchmark_has_rows_table_and_page(files, capsys, workers):
+    assert run(files, "--workers", workers, "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    (table,) = document["tables"]
+    assert (document["task"], table["noise"], table["seeds"], table["n_test"]) == ("line", "growing", 3, 2000)
+    assert list(table["rows"]) == ["oracle", "nll", "temperature"]
+    assert all(row["finished"] == 3 for row in table["rows"].values())
+    nll = {name: row["nll"]["mean"] for name, row in table["rows"].items()}
+    assert nll["oracle"] < min(nll["nll"], nll["temperature"])  # whose sigma does not grow
+    assert "A noisy line" in (files / "out" / "report.html").read_text()
+    assert json.loads((files / "out" / "results.json").read_text())["tables"] == document["tables"]
+
+
+def test_own_benchmark_run_again_computes_nothing(files, capsys):
+    assert run(files, "--workers", "1", "--json") == 0
+    first = json.loads(capsys.readouterr().out)["tables"]
+    cells = {path: path.stat().st_mtime_ns for path in (files / "out/cells").glob("*.json")}
+    assert len(cells) == 9
+    assert run(files, "--workers", "1", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["tables"] == first
+    assert {path: path.stat().st_mtime_ns for path in (files / "out/cells").glob("*.json")} == cells
+
+
+def test_method_that_a_plugin_adds_is_in_the_table_of_every_task_that_has_what_it_needs(files, capsys):
+    assert run(files, "--plugin", str(files / "affine.py"), "--workers", "1", "--json") == 0
+    (table,) = json.loads(capsys.readouterr().out)["tables"]
+    assert list(table["rows"]) == ["oracle", "nll", "temperature", "affine"]
+    assert all("affine" in TASKS[name].load().methods() for name in ("bokeh", "uci", "sensors", "line"))
+
+
+def test_method_that_a_task_does_not_list_runs_where_it_has_what_the_method_needs(files, capsys):
+    assert run(files, "--methods", "conformal,fcal_kl", "--seeds", "1", "--workers", "1", "--json") == 0
+    (table,) = json.loads(capsys.readouterr().out)["tables"]
+    assert list(table["rows"]) == ["conformal", "fcal_kl"]
+    assert all(row["nll"]["mean"] is not None for row in table["rows"].values())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--methods", "ensemble"], "expected `methods` that line has the data for, got 'ensemble'"),
+        (["--preset", "tiny"], "expected `preset` one of 'quick', got 'tiny'"),
+        (["--plugin", "nowhere.py"], "expected `--plugin` a Python file, got nowhere.py, which is not there"),
+    ],
+)
+def test_own_benchmark_refuses_in_one_line(files, capsys, words, message):
+    assert run(files, *words) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+    assert not (files / "out").exists()
