@@ -7,6 +7,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from bokeh import claims, goals
+from bokeh.sections import sections
 from fcal.benchmarks import Benchmark, Table
 from fcal.benchmarks.bokeh import ablation_results
 from fcal.benchmarks.bokeh.ablations import ABLATIONS
@@ -71,7 +72,7 @@ def _table_part(benchmark: Benchmark[Settings], table: Table) -> str:
     parts = [f"### {table.labels['noise'].capitalize()} noise\n", f"{sentence}\n"]
     parts += [results_markdown(benchmark.task.columns, table)]
     parts += [f"{failure}.\n" for failure in failures(table)]
-    for heading, text in benchmark.task.sections(table):
+    for heading, text in sections(table):
         parts += [f"{heading}\n", text]
     return "\n".join(parts)
 

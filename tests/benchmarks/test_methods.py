@@ -7,19 +7,8 @@ import pytest
 import torch
 from torch.distributions import Normal
 
-from fcal.benchmarks.methods import (
-    METHODS,
-    CVPlus,
-    Ensemble,
-    HeldOut,
-    Members,
-    Networks,
-    Problem,
-    Repaired,
-    Trained,
-    method_of,
-    row_styles,
-)
+from fcal.benchmarks.methods import METHODS, CVPlus, Ensemble, Repaired, Trained, method_of, row_styles
+from fcal.benchmarks.problem import HeldOut, Members, Networks, Problem
 
 
 def normals(count, sigma, seed=0):

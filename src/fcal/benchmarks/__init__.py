@@ -6,45 +6,23 @@ from typing import TYPE_CHECKING, Any
 from fcal.benchmarks.catalogue import TASKS, Entry, Option, register
 
 if TYPE_CHECKING:
-    from fcal.benchmarks.methods import (
-        METHODS,
-        CrossFitted,
-        CVPlus,
-        Ensemble,
-        HeldOut,
-        Members,
-        Method,
-        Networks,
-        Prediction,
-        Problem,
-        Repaired,
-        Trained,
-    )
+    from fcal.benchmarks.methods import METHODS, CrossFitted, CVPlus, Ensemble, Method, Repaired, Trained
     from fcal.benchmarks.page import write_page
-    from fcal.benchmarks.runner import Benchmark, Task, benchmark, collect, preset
+    from fcal.benchmarks.problem import HeldOut, Members, Networks, Prediction, Problem
+    from fcal.benchmarks.runner import Benchmark, benchmark, collect
     from fcal.benchmarks.scoring import score
     from fcal.benchmarks.table import Column, Row, Spread, Table
+    from fcal.benchmarks.task import Task, preset
 
 # Where each name is: the catalogue alone is light, and the command line needs no more to say what can be typed.
 _ROOMS = {
-    "methods": (
-        "METHODS",
-        "CVPlus",
-        "CrossFitted",
-        "Ensemble",
-        "HeldOut",
-        "Members",
-        "Method",
-        "Networks",
-        "Prediction",
-        "Problem",
-        "Repaired",
-        "Trained",
-    ),
+    "methods": ("METHODS", "CVPlus", "CrossFitted", "Ensemble", "Method", "Repaired", "Trained"),
     "page": ("write_page",),
-    "runner": ("Benchmark", "Task", "benchmark", "collect", "preset"),
+    "problem": ("HeldOut", "Members", "Networks", "Prediction", "Problem"),
+    "runner": ("Benchmark", "benchmark", "collect"),
     "scoring": ("score",),
     "table": ("Column", "Row", "Spread", "Table"),
+    "task": ("Task", "preset"),
 }
 _MODULES = {name: room for room, names in _ROOMS.items() for name in names}
 

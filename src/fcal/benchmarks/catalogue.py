@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fcal._registry import Registry
 
 if TYPE_CHECKING:
-    from fcal.benchmarks.runner import Task
+    from fcal.benchmarks.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)

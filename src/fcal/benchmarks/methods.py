@@ -8,8 +8,8 @@ task whose problems have that step, and one that a user adds to ``METHODS`` appe
 import dataclasses
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -18,169 +18,12 @@ from torch.distributions import Distribution, Normal
 
 from fcal import recalibration
 from fcal._registry import Registry
+from fcal.benchmarks.problem import HeldOut, Networks, Options, Prediction, Problem
 from fcal.crossfitting import cv_plus
 from fcal.models import mixture
 from fcal.plots.styles import RowStyle
-from fcal.sweeps import Cell, Store
 
-Options = Mapping[str, Any]  # of a training objective, with its name
 ALL_ROWS = "_all"  # suffix of the row of a method that also trains on the rows that others hold out
-
-
-class Failed(Exception):  # noqa: N818 - an outcome that tables show, not a mistake
-    """A method has nothing to predict with: its training diverged."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prediction:
-    """What a method predicts for the test rows of a problem.
-
-    A problem may have several parts, such as the splits of a table, each with networks and test rows of its own.
-
-    Attributes:
-        dists: A distribution for each part; empty for a method that predicts none.
-        means: Predicted means, for a method that predicts nothing else.
-        intervals: Lower and upper ends by level, for a method that predicts intervals only.
-        seconds: Processor time of the trainings and fits of one part; None where there are none.
-        again: Predicts once more, so that it can be timed; None where nobody asks.
-        details: Whatever else is worth keeping, as JSON.
-        failure: Why the method counts as failed although it predicts something.
-    """
-
-    dists: Sequence[Distribution] = ()
-    means: Sequence[Tensor] = ()
-    intervals: Sequence[Mapping[float, tuple[Tensor, Tensor]]] = ()
-    seconds: float | None = None
-    again: Callable[[], object] | None = None
-    details: Mapping[str, Any] = field(default_factory=dict)
-    failure: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class HeldOut:
-    """Predictions of one network: for rows it was not trained on, to fit a repair to, and for the test rows.
-
-    Attributes:
-        pred: Predictions for the held-out rows; None where there are none to fit a repair to.
-        target: Targets of these rows.
-        test: Predictions for the test rows.
-        again: Computes ``test`` once more.
-        fold: The fold of each held-out row, of a cross-fit.
-        by_fold: What the network without each fold predicts for the test rows, of a cross-fit.
-        unlevelled: Held-out predictions of a cross-fit before their scale is moved to the full network's.
-    """
-
-    pred: Distribution | None
-    target: Tensor | None
-    test: Distribution
-    again: Callable[[], Distribution] | None = None
-    fold: Tensor | None = None
-    by_fold: Callable[[], Sequence[Distribution]] | None = None
-    unlevelled: Distribution | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Networks:
-    """Trained networks of a problem, by their predictions.
-
-    Attributes:
-        parts: One entry per part of the problem.
-        seconds: Processor time of the trainings of one part.
-        details: Whatever else is worth keeping, as JSON.
-    """
-
-    parts: Sequence[HeldOut]
-    seconds: float
-    details: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Members:
-    """Networks of an ensemble, by their predictions for the test rows.
-
-    Attributes:
-        parts: For each part of the problem, the prediction of every member.
-        seconds: Processor time of the trainings of one part.
-        again: Computes ``parts`` once more; None where nobody asks.
-    """
-
-    parts: Sequence[Sequence[Distribution]]
-    seconds: float
-    again: Callable[[], Sequence[Sequence[Distribution]]] | None = None
-
-
-class Problem:
-    """One data set with one seed. A task overrides :meth:`score` and the steps that it can do.
-
-    Attributes:
-        store: Where finished trainings are kept.
-        labels: Which table it belongs to, such as ``{"noise": "gamma"}``.
-        name: What a progress bar calls it.
-        levels: Levels of the intervals that it scores.
-        n_test: Number of scalar test targets.
-    """
-
-    store: Store
-    labels: Mapping[str, str]
-    name: str
-    levels: tuple[float, ...] = (0.9,)
-    n_test: int = 0
-
-    def config(self, method: "Method") -> dict[str, Any]:
-        """Everything about it that changes a method's numbers, as plain values: part of a row's address."""
-        raise NotImplementedError
-
-    def resolved(self, method: "Method") -> "Method":
-        """A method with what the settings decide of it, such as how many candidates it has."""
-        return method
-
-    def trainings(self, method: "Method") -> tuple[Cell, ...]:
-        """Trainings that a method's row starts from, so that rows share them; none by default."""
-        del method
-        return ()
-
-    def score(self, method: "Method", prediction: Prediction) -> dict[str, Any]:
-        """Columns (a list with a value per part) and whatever else the table shows of a prediction."""
-        raise NotImplementedError
-
-    def truth(self) -> Sequence[Distribution]:
-        """The distribution that the targets were drawn from."""
-        raise NotImplementedError
-
-    def stated(self) -> Sequence[Distribution]:
-        """The noise that the makers of the data state."""
-        raise NotImplementedError
-
-    def trained(self, method: "Trained") -> Prediction:
-        """Networks trained by a method's objective."""
-        raise NotImplementedError
-
-    def held_out(self) -> Networks:
-        """Networks trained by likelihood, with held-out rows."""
-        raise NotImplementedError
-
-    def cross_fitted(self, scales: Options | None, batch: int) -> Networks:
-        """Networks trained on all rows, with held-out predictions of networks trained without each fold.
-
-        Args:
-            scales: Objective of networks of error bars, trained on held-out errors; None for the networks' own.
-            batch: Rows in a batch of that training; the task's own number where 0.
-        """
-        raise NotImplementedError
-
-    def members(self, count: int) -> Members:
-        """Several networks trained by likelihood on all rows."""
-        raise NotImplementedError
-
-    @classmethod
-    def can(cls, step: str) -> bool:
-        """Whether problems of this task have a step.
-
-        Example:
-            >>> Problem.can("truth")
-            False
-        """
-        return getattr(cls, step) is not getattr(Problem, step)
 
 
 @dataclass(frozen=True, kw_only=True)

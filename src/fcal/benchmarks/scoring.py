@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Normal
 
 import fcal
-from fcal.benchmarks.methods import Prediction
+from fcal.benchmarks.problem import Prediction
 from fcal.benchmarks.table import Column
 from fcal.distributions import quantile
 from fcal.metrics.report import Report

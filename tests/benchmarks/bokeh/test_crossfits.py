@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
+from bokeh.sections import sections
 
 import fcal
 from fcal._datasets import BatchConcat
 from fcal.benchmarks import benchmark, preset, runner
 from fcal.benchmarks.bokeh import trainings
-from fcal.benchmarks.bokeh.problem import BokehProblem, by_sigma
+from fcal.benchmarks.bokeh.problem import BokehProblem
+from fcal.benchmarks.bokeh.scores import by_sigma
 from fcal.benchmarks.bokeh.tables import bokeh_table
 from fcal.benchmarks.bokeh.task import BOKEH
 from fcal.benchmarks.methods import METHODS, method_of
@@ -180,15 +182,15 @@ def test_weights_that_are_lost_are_trained_again(store, done, tmp_path):
 
 def test_sections_show_what_is_known(done):
     (table,) = done.tables
-    sections = dict(BOKEH.sections(table))
-    (against,) = [text for sentence, text in sections.items() if sentence.startswith("Out-of-fold rows minus")]
+    shown = dict(sections(table))
+    (against,) = [text for sentence, text in shown.items() if sentence.startswith("Out-of-fold rows minus")]
     assert against.count("\n") == 2 + 6
-    assert "cv_plus" in sections["Central intervals:"]
-    assert "oof_fcal_strata" in sections["By size of the predicted sigma, eight strata:"]
-    assert any("held-out images" in text for text in sections.values())
+    assert "cv_plus" in shown["Central intervals:"]
+    assert "oof_fcal_strata" in shown["By size of the predicted sigma, eight strata:"]
+    assert any("held-out images" in text for text in shown.values())
     known = {"against_temperature": {}, "intervals": {}, "strata": {}, "folds": {}}
     empty = dataclasses.replace(table, details={**table.details, **known})
-    assert len(BOKEH.sections(empty)) == len(sections) - 4
+    assert len(sections(empty)) == len(shown) - 4
 
 
 def test_leak_is_the_ratio_of_errors_on_held_out_and_test_images(store, done):

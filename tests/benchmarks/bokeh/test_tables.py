@@ -5,9 +5,10 @@ import math
 
 import pytest
 from bokeh import claims
+from bokeh.sections import sections
 
 from fcal.benchmarks import preset
-from fcal.benchmarks.bokeh.problem import COLUMNS, ERRORS
+from fcal.benchmarks.bokeh.scores import COLUMNS, ERRORS
 from fcal.benchmarks.bokeh.tables import bokeh_table
 from fcal.benchmarks.bokeh.task import BOKEH
 from fcal.benchmarks.markdown import failures, results_markdown
@@ -29,7 +30,7 @@ def made_up(**rows):
 
 def section(table, beginning):
     """The further table whose sentence begins so; empty where there is none."""
-    return next((text for sentence, text in BOKEH.sections(table) if sentence.startswith(beginning)), "")
+    return next((text for sentence, text in sections(table) if sentence.startswith(beginning)), "")
 
 
 @pytest.fixture

@@ -10,8 +10,9 @@ from numpy.testing import assert_allclose
 from uci_tables import write_table
 
 from fcal.benchmarks.markdown import results_markdown
-from fcal.benchmarks.runner import benchmark, collect, preset
+from fcal.benchmarks.runner import benchmark, collect
 from fcal.benchmarks.table import Row, Spread, Table
+from fcal.benchmarks.task import preset
 from fcal.benchmarks.uci import UCI, Settings
 from fcal.benchmarks.uci.problem import COLUMNS
 from fcal.benchmarks.uci.tables import uci_table

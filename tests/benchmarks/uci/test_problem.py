@@ -11,7 +11,8 @@ from scipy import stats
 from torch.distributions import Categorical, MixtureSameFamily, Normal
 from uci_tables import write_table
 
-from fcal.benchmarks.methods import Prediction, method_of
+from fcal.benchmarks.methods import method_of
+from fcal.benchmarks.problem import Prediction
 from fcal.benchmarks.runner import compute, row_cell
 from fcal.benchmarks.table import Spread
 from fcal.benchmarks.trainings import WEIGHTS

@@ -10,9 +10,10 @@ from torch.distributions import Distribution
 from fcal import recalibration
 from fcal._datasets import BatchConcat
 from fcal.benchmarks.bokeh import trainings
-from fcal.benchmarks.bokeh.problem import COLUMNS, scored
+from fcal.benchmarks.bokeh.scores import COLUMNS, scored
 from fcal.benchmarks.bokeh.settings import Settings
-from fcal.benchmarks.methods import METHODS, Options, Trained
+from fcal.benchmarks.methods import METHODS, Trained
+from fcal.benchmarks.problem import Options
 from fcal.data import BokehConfig
 from fcal.sweeps import Cell, Store
 from fcal.training import Objective, ObjectiveConfig, objective

@@ -1,67 +1,27 @@
 """A Bokeh data set with one seed: the trainings that methods share, and the numbers of a prediction."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
 from torch import Tensor
 from torch.distributions import Distribution
-from torch.nn.functional import smooth_l1_loss
 
-import fcal
 from fcal._datasets import BatchConcat
 from fcal.benchmarks.bokeh import trainings
+from fcal.benchmarks.bokeh.scores import LEVEL, by_sigma, gallery, interval, other_grids, scored
 from fcal.benchmarks.bokeh.settings import Settings
-from fcal.benchmarks.methods import (
-    METHODS,
-    CrossFitted,
-    CVPlus,
-    Ensemble,
-    Failed,
-    HeldOut,
-    Members,
-    Method,
-    Networks,
-    Options,
-    Prediction,
-    Problem,
-    Repaired,
-    Trained,
-)
+from fcal.benchmarks.methods import METHODS, CrossFitted, CVPlus, Ensemble, Method, Repaired, Trained
+from fcal.benchmarks.problem import Failed, HeldOut, Members, Networks, Options, Prediction, Problem
 from fcal.benchmarks.scoring import (
     central_interval,
-    floors_of,
-    interval_columns,
     milliseconds,
-    rounded,
-    shortened,
-    standard_report,
 )
 from fcal.crossfitting import CrossFit
 from fcal.data import Bokeh, BokehConfig, BokehSplits, label_noise
-from fcal.metrics.report import Histogram, Reliability, Report
 from fcal.models import predict
 from fcal.sweeps import Cell, Store
 
-COLUMNS = (
-    "l1_gt",
-    "l1",
-    "ece_z",
-    "mce_z",
-    "ece_q",
-    "mce_q",
-    "nll",
-    "crps",
-    "ence",
-    "sigma_corr",
-    "train_s",
-    "predict_ms",
-)
-ERRORS = ("ece_z", "mce_z", "ece_q", "mce_q", "ence")
-GRIDS = ((20, 75), (200, 75), (1000, 75), (20, 100), (200, 100), (1000, 100))  # S and K
-GALLERY = 8  # images
-STRATA = 8  # of predicted sigma
-LEVEL = 0.9  # of intervals
 _FOR_PICTURES = ("curves", "gallery", "history")
 
 _TRAINING = ("base_epochs", "base_rate", "base_batch", "tune_epochs", "tune_rate", "tune_batch")
@@ -222,7 +182,7 @@ class BokehProblem(Problem):
         if isinstance(pred, Distribution):
             scores |= {"grids": other_grids(pred, self._test()["target"]), "interval": self._interval(pred)}
         if prediction.intervals:
-            scores["interval"] = _interval(prediction.intervals[0][LEVEL], self._test()["target"])
+            scores["interval"] = interval(prediction.intervals[0][LEVEL], self._test()["target"])
         if isinstance(method, CrossFitted) and isinstance(pred, Distribution):
             scores["strata"] = by_sigma(pred, self._test()["target"], bins=self.settings.bins, df=self.settings.df)
         result = {**scores, **prediction.details}
@@ -230,7 +190,7 @@ class BokehProblem(Problem):
         return {name: value for name, value in result.items() if pictured or name not in _FOR_PICTURES}
 
     def _interval(self, pred: Distribution) -> dict[str, Any]:
-        return _interval(central_interval(pred, LEVEL), self._test()["target"])
+        return interval(central_interval(pred, LEVEL), self._test()["target"])
 
     def _test(self) -> dict[str, Tensor]:
         return trainings.targets_of(self.splits.test, self.splits.extra)
@@ -306,90 +266,6 @@ class _Choice:
     def cell(self) -> Cell:
         """Training of the chosen candidate."""
         return self.cells[self.index]
-
-
-def scored(pred: Distribution | Tensor, test: Mapping[str, Tensor], *, bins: int, df: int) -> dict[str, Any]:
-    """Accuracy, likelihood and calibration, with what a calibrated model would score. Shapes ``(N, 2)``."""
-    mean = pred.mean if isinstance(pred, Distribution) else pred
-    row: dict[str, float | None] = dict.fromkeys(COLUMNS)
-    row["l1_gt"] = smooth_l1_loss(mean.double(), test["truth"].double()).item()
-    row["l1"] = smooth_l1_loss(mean.double(), test["target"].double()).item()
-    if not isinstance(pred, Distribution):
-        return {"columns": rounded(row)}
-    report = fcal.evaluate(pred, test["target"].to(mean.dtype), df=df, bins=bins)
-    row |= {name: getattr(report, name) for name in (*ERRORS, "nll", "crps")}
-    row["sigma_corr"] = _correlation(pred.stddev.double().log(), test["sigma"].double().log())
-    return {
-        "columns": rounded(row),
-        "floors": floors_of(report, ERRORS),
-        "verdict": report.word,
-        "scale": rounded({"value": report.scale.value, "low": report.scale.low, "high": report.scale.high}),
-        "coverage": rounded(dict(report.coverage)),
-        "curves": _curves(report),
-    }
-
-
-def by_sigma(pred: Distribution, target: Tensor, *, bins: int, df: int) -> dict[str, list[float | None]]:
-    """ECE(z) and ECE(q) of equally many residuals each, from the smallest predicted sigmas to the largest."""
-    sigma = pred.stddev.flatten()
-    z = fcal.standardize(pred, target.to(pred.mean.dtype)).flatten()
-    strata = z[sigma.argsort(stable=True)].tensor_split(STRATA)
-    reports = [standard_report(stratum, bins=bins, df=df) for stratum in strata]
-    return {name: [shortened(getattr(report, name)) for report in reports] for name in ("ece_z", "ece_q")}
-
-
-def other_grids(pred: Distribution, target: Tensor) -> list[dict[str, Any]]:
-    """ECE and MCE for other numbers of bins and of residuals in a sum; residuals are computed once."""
-    z = fcal.standardize(pred, target.to(pred.mean.dtype))
-    names = [name for name in ERRORS if name != "ence"]
-    rows = []
-    for bins, df in GRIDS:
-        report = standard_report(z, bins=bins, df=df)
-        numbers = rounded({name: getattr(report, name) for name in names})
-        rows.append({"bins": bins, "df": df, **numbers, "floors": floors_of(report, names)})
-    return rows
-
-
-def gallery(pred: Distribution | Tensor) -> dict[str, Any]:
-    """Predictions for the first images, for pictures."""
-    mean = pred.mean if isinstance(pred, Distribution) else pred
-    sigma = pred.stddev[:GALLERY] if isinstance(pred, Distribution) else None
-    return {"mean": _listed(mean[:GALLERY]), "sigma": None if sigma is None else _listed(sigma)}
-
-
-def _interval(ends: tuple[Tensor, Tensor], target: Tensor) -> dict[str, Any]:
-    return {"level": LEVEL} | rounded(interval_columns({LEVEL: ends}, target))
-
-
-def _correlation(one: Tensor, two: Tensor) -> float | None:
-    """Pearson's, over all values; None where one of them does not vary."""
-    a, b = one.flatten() - one.mean(), two.flatten() - two.mean()
-    scale = (a.square().sum() * b.square().sum()).sqrt()
-    constant = two.max() - two.min() < 1e-6 or one.max() - one.min() < 1e-12
-    return None if constant else ((a * b).sum() / scale).item()
-
-
-def _curves(report: Report) -> dict[str, Any]:
-    curves = report.curves
-    return {
-        **{name: _reliability(curve) for name, curve in (("z", curves.z), ("q", curves.q))},
-        **{
-            name: _histogram(histogram)
-            for name, histogram in (("z_histogram", curves.z_histogram), ("q_histogram", curves.q_histogram))
-        },
-    }
-
-
-def _reliability(curve: Reliability) -> dict[str, list[float]]:
-    return {name: [float(f"{v:.4g}") for v in getattr(curve, name)] for name in ("nominal", "empirical", "low", "high")}
-
-
-def _histogram(histogram: Histogram) -> dict[str, Any]:
-    return {name: [float(f"{v:.4g}") for v in getattr(histogram, name)] for name in ("edges", "density")}
-
-
-def _listed(values: Tensor) -> list[list[float]]:
-    return [[float(f"{v:.5g}") for v in row] for row in values.tolist()]
 
 
 def _distribution(pred: Distribution | Tensor) -> Distribution:

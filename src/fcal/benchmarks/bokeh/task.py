@@ -5,11 +5,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from fcal.benchmarks.bokeh import ablation_points, tables, trainings
-from fcal.benchmarks.bokeh.problem import GALLERY, BokehProblem
+from fcal.benchmarks.bokeh.problem import BokehProblem
+from fcal.benchmarks.bokeh.scores import GALLERY
 from fcal.benchmarks.bokeh.settings import PRESETS, Settings
-from fcal.benchmarks.methods import ALL_ROWS, METHODS, Problem, Trained
-from fcal.benchmarks.runner import Results, Task
+from fcal.benchmarks.methods import ALL_ROWS, METHODS, Trained
+from fcal.benchmarks.problem import Problem
 from fcal.benchmarks.table import Table
+from fcal.benchmarks.task import Results, Task
 from fcal.data import Bokeh, BokehConfig
 from fcal.sweeps import Store
 
@@ -154,10 +156,6 @@ class BokehTask(Task[Settings]):
     def ablations(self) -> Any:
         """One thing varied, on one seed."""
         return importlib.import_module("fcal.benchmarks.bokeh.ablation_results")
-
-    def sections(self, table: Table) -> list[tuple[str, str]]:
-        """f-Cal against the likelihood, out-of-fold rows against temperature, intervals, folds, strata, candidates."""
-        return tables.sections(table)
 
 
 BOKEH = BokehTask()

@@ -15,7 +15,8 @@ from torch.utils.data import Dataset
 import fcal
 from fcal._datasets import BatchConcat
 from fcal.benchmarks.bokeh.settings import Settings
-from fcal.benchmarks.methods import Options, Trained
+from fcal.benchmarks.methods import Trained
+from fcal.benchmarks.problem import Options
 from fcal.benchmarks.scoring import rounded
 from fcal.benchmarks.trainings import in_order, load_networks, save_networks, training_cell
 from fcal.crossfitting import CrossFit, recentred

@@ -10,7 +10,7 @@ from torch.distributions import Distribution
 from torch.nn.functional import softplus
 
 from fcal._datasets import get_batch
-from fcal.benchmarks.methods import Options
+from fcal.benchmarks.problem import Options
 from fcal.crossfitting import recentred
 from fcal.models import predict
 from fcal.selection.candidates import CANDIDATES

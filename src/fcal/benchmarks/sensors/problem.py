@@ -12,17 +12,8 @@ from torch import Tensor
 from torch.distributions import Distribution, Normal
 
 import fcal
-from fcal.benchmarks.methods import (
-    CrossFitted,
-    Failed,
-    HeldOut,
-    Method,
-    Networks,
-    Options,
-    Prediction,
-    Problem,
-    Trained,
-)
+from fcal.benchmarks.methods import CrossFitted, Method, Trained
+from fcal.benchmarks.problem import Failed, HeldOut, Networks, Options, Prediction, Problem
 from fcal.benchmarks.scoring import interval_columns, root_mean_square
 from fcal.benchmarks.sensors import trainings
 from fcal.benchmarks.sensors.networks import predicted

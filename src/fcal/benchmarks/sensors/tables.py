@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from fcal.benchmarks.markdown import lines_of
-from fcal.benchmarks.runner import Result, Results
 from fcal.benchmarks.scoring import COVERAGE, CRPS, ECE_Q, ECE_Z, RMSE
 from fcal.benchmarks.sensors.settings import SensorTable, Settings
 from fcal.benchmarks.table import DONE, Column, Row, Spread, Table, row_of
+from fcal.benchmarks.task import Result, Results
 
 TABLE_COLUMNS = (
     RMSE,

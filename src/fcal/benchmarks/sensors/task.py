@@ -4,13 +4,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from fcal.benchmarks.methods import Problem
-from fcal.benchmarks.runner import Results, Task
+from fcal.benchmarks.problem import Problem
 from fcal.benchmarks.sensors import tables, trainings
 from fcal.benchmarks.sensors.problem import FACTS, SensorsProblem
 from fcal.benchmarks.sensors.readings import checksum, readings_of
 from fcal.benchmarks.sensors.settings import PRESETS, TABLES, SensorTable, Settings
 from fcal.benchmarks.table import Table
+from fcal.benchmarks.task import Results, Task
 from fcal.sweeps import Cell, Store
 
 if TYPE_CHECKING:

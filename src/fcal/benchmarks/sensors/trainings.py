@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from fcal.benchmarks.methods import Options
+from fcal.benchmarks.problem import Options
 from fcal.benchmarks.sensors.networks import (
     AT_ONCE,
     Loss,

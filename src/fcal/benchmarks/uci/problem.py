@@ -12,19 +12,8 @@ from torch.distributions import Normal
 
 import fcal
 from fcal.benchmarks import scoring
-from fcal.benchmarks.methods import (
-    CrossFitted,
-    CVPlus,
-    Ensemble,
-    HeldOut,
-    Members,
-    Method,
-    Networks,
-    Options,
-    Prediction,
-    Problem,
-    Trained,
-)
+from fcal.benchmarks.methods import CrossFitted, CVPlus, Ensemble, Method, Trained
+from fcal.benchmarks.problem import HeldOut, Members, Networks, Options, Prediction, Problem
 from fcal.benchmarks.uci import trainings
 from fcal.benchmarks.uci.settings import Settings
 from fcal.benchmarks.uci.splits import Splits

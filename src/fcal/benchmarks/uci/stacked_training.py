@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Normal
 
-from fcal.benchmarks.methods import Options
+from fcal.benchmarks.problem import Options
 from fcal.benchmarks.uci.settings import Schedule
 from fcal.models.ensembles import StackedMLP
 from fcal.training import ObjectiveConfig, objective

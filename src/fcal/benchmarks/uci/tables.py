@@ -7,9 +7,9 @@ from importlib import resources
 from typing import Any
 
 from fcal.benchmarks.markdown import lines_of, spread_text
-from fcal.benchmarks.runner import Result, Results
 from fcal.benchmarks.scoring import COVERAGE, CRPS, ECE_Q, ECE_Z, RMSE, TRAIN_S, WIDTH, rounded
 from fcal.benchmarks.table import Column, Row, Spread, Table, row_of
+from fcal.benchmarks.task import Result, Results
 from fcal.benchmarks.uci.problem import COLUMNS, DIGITS, grid_of
 from fcal.benchmarks.uci.settings import Settings
 from fcal.metrics.calibration_errors import floor_of_q, floor_of_z

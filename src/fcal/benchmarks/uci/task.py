@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from fcal.benchmarks.methods import Problem
-from fcal.benchmarks.runner import Results, Task
+from fcal.benchmarks.problem import Problem
 from fcal.benchmarks.table import Table
+from fcal.benchmarks.task import Results, Task
 from fcal.benchmarks.uci import tables, trainings
 from fcal.benchmarks.uci.problem import UCIProblem
 from fcal.benchmarks.uci.settings import PRESETS, Settings

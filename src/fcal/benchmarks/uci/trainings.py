@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Normal
 
-from fcal.benchmarks.methods import Failed, Options
+from fcal.benchmarks.problem import Failed, Options
 from fcal.benchmarks.trainings import WEIGHTS, training_cell
 from fcal.benchmarks.uci.settings import NETWORKS, Schedule, Settings
 from fcal.benchmarks.uci.splits import Splits, same_length, splits_of
