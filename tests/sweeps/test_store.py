@@ -56,17 +56,6 @@ def test_cell_is_a_json_document_that_anybody_can_read(store):
     assert len(path.read_text().splitlines()) < 30  # a list of numbers takes one line
 
 
-def test_committed_cells_are_found_and_never_written(tmp_path):
-    committed = tmp_path / "docs"
-    Store(committed).put("train", CONFIG, {"ece": 0.1})
-    before = {path: path.read_bytes() for path in committed.iterdir()}
-    store = Store(tmp_path / "runs" / "cells", committed=committed)
-    assert store.get("train", CONFIG) == {"ece": 0.1}
-    store.put("train", CONFIG, {"ece": 0.2})
-    assert store.get("train", CONFIG) == {"ece": 0.2}
-    assert {path: path.read_bytes() for path in committed.iterdir()} == before
-
-
 def published(path, values):
     """A published file with a cell for each value."""
     store = Store(path.parent / "written" / "cells")
@@ -227,14 +216,11 @@ def newer(path):
 @pytest.mark.parametrize(
     "damage", [edited, edited_config, truncated, emptied, nested, not_text, conflicted, a_list, newer]
 )
-@pytest.mark.parametrize("where", ["written", "committed"])
-def test_damaged_cell_is_reported_and_not_used(tmp_path, damage, where):
-    home = tmp_path / where / "cells"
-    path = Store(home).put("train", CONFIG, {"ece": 0.125})
+def test_damaged_cell_is_reported_and_not_used(store, damage):
+    path = store.put("train", CONFIG, {"ece": 0.125})
     before = path.read_bytes()
     damage(path)
     assert path.read_bytes() != before
-    store = Store(tmp_path / "written" / "cells", committed=[tmp_path / "committed" / "cells"])
     with pytest.warns(UserWarning, match=f"the cell .*{path.name} is not used: ") as caught:
         assert store.get("train", CONFIG) is None
     assert len(caught) == 1
@@ -247,10 +233,12 @@ def test_damaged_cell_is_replaced_by_the_next_one(store):
     assert store.get("train", CONFIG) == {"ece": 0.25}
 
 
-def test_damaged_cell_does_not_hide_a_committed_one(tmp_path):
-    store = Store(tmp_path / "cells", committed=[tmp_path / "docs"])
+def test_damaged_cell_does_not_hide_a_published_one(tmp_path):
+    store = Store(tmp_path / "cells", published=[tmp_path / "docs.jsonl"])
     edited(store.put("train", CONFIG, {"ece": 0.125}))
-    Store(tmp_path / "docs").put("train", CONFIG, {"ece": 0.5})
+    other = Store(tmp_path / "other" / "cells")
+    other.put("train", CONFIG, {"ece": 0.5})
+    write_cells(tmp_path / "docs.jsonl", other.records())
     with pytest.warns(UserWarning, match="is not used: its checksum does not fit"):
         assert store.get("train", CONFIG) == {"ece": 0.5}
 
@@ -285,24 +273,15 @@ def test_store_in_a_file_is_refused(tmp_path):
 
 
 def test_records_list_every_cell_once_and_by_kind(tmp_path):
-    store = Store(tmp_path / "cells", committed=tmp_path / "docs")
+    store, other = Store(tmp_path / "cells", published=[tmp_path / "docs.jsonl"]), Store(tmp_path / "other" / "cells")
     for seed in range(3):
         store.put("train", {"seed": seed}, {"ece": seed})
-    Store(tmp_path / "docs").put("train", {"seed": 0}, {"ece": "old"})
-    Store(tmp_path / "docs").put("evaluate", {"seed": 0}, {"ece": 9})
+    other.put("train", {"seed": 0}, {"ece": "old"})
+    other.put("evaluate", {"seed": 0}, {"ece": 9})
+    write_cells(tmp_path / "docs.jsonl", other.records())
     (tmp_path / "cells" / ".train-abc.json").write_text("half")
     assert sorted(record.result["ece"] for record in store.records("train")) == [0, 1, 2]
     assert len(list(store.records())) == 4
-
-
-def test_publish_copies_what_is_new_and_keeps_what_is_there(tmp_path, store):
-    for seed in range(2):
-        store.put("train", {"seed": seed}, {"ece": seed})
-    docs = tmp_path / "docs" / "cells"
-    Store(docs).put("train", {"seed": 0}, {"ece": "first"})
-    assert len(store.publish(docs)) == 1
-    assert store.publish(docs) == []
-    assert {record.result["ece"] for record in Store(docs).records()} == {"first", 1}
 
 
 def test_artifacts_lie_beside_the_cells_under_the_same_name(store):

@@ -60,7 +60,6 @@ class Store:
         folder: Where new cells are written, such as ``runs/bokeh/cells``. Artifacts and locks lie beside it.
         published: Files written by :func:`write_cells`, which are only read, such as
             ``docs/results/bokeh/cells.jsonl``.
-        committed: Folders of cells, which are only read.
 
     Example:
         >>> import tempfile
@@ -72,20 +71,11 @@ class Store:
         {'ece': 0.25}
     """
 
-    def __init__(
-        self,
-        folder: str | os.PathLike[str],
-        *,
-        published: Sequence[str | os.PathLike[str]] = (),
-        committed: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
-    ) -> None:
+    def __init__(self, folder: str | os.PathLike[str], *, published: Sequence[str | os.PathLike[str]] = ()) -> None:
         self.folder = Path(folder)
-        further = () if committed is None else (committed,) if isinstance(committed, str | os.PathLike) else committed
-        self.committed = tuple(Path(path) for path in further)
         self.published = tuple(Path(path) for path in published)
-        for path in (self.folder, *self.committed):
-            if path.exists() and not path.is_dir():
-                raise ValueError(f"expected `{path}` a folder of cells, got a file")
+        if self.folder.exists() and not self.folder.is_dir():
+            raise ValueError(f"expected `{self.folder}` a folder of cells, got a file")
         for path in self.published:
             if path.is_dir():
                 raise ValueError(f"expected `published` files of cells, got the folder {path}")
@@ -101,10 +91,9 @@ class Store:
     def record(self, kind: str, config: Mapping[str, Any]) -> Record | None:
         """A finished cell with its seconds and provenance, or None."""
         stem, address = file_stem(kind, config), canonical(kind, config)
-        for folder in (self.folder, *self.committed):
-            record = _checked(folder / f"{stem}.json")
-            if record is not None and canonical(record.kind, record.config) == address:
-                return record
+        record = _checked(self.folder / f"{stem}.json")
+        if record is not None and canonical(record.kind, record.config) == address:
+            return record
         lines = (record for path in self.published if (record := _published(path).get(stem)) is not None)
         return next((record for record in lines if canonical(record.kind, record.config) == address), None)
 
@@ -200,18 +189,15 @@ class Store:
 
     def records(self, kind: str | None = None) -> Iterator[Record]:
         """Every finished cell of one kind, or of all, sorted by kind and address."""
-        paths: dict[str, list[Path]] = {}
-        for folder in (self.folder, *self.committed):
-            for path in folder.glob("*.json"):
-                if not path.name.startswith("."):  # one that is being written
-                    paths.setdefault(path.stem, []).append(path)
-        lines: dict[str, Record] = {}
+        records: dict[str, Record] = {}
         for file in reversed(self.published):
-            lines |= _published(file)
-        for stem in sorted(paths.keys() | lines.keys()):
-            whole = (record for path in paths.get(stem, ()) if (record := _checked(path)) is not None)
-            record = next(whole, lines.get(stem))
-            if record is not None and kind in (None, record.kind):
+            records |= _published(file)
+        for path in self.folder.glob("*.json"):
+            # A name that begins with a dot is of a file that is being written.
+            if not path.name.startswith(".") and (record := _checked(path)) is not None:
+                records[path.stem] = record
+        for _, record in sorted(records.items()):
+            if kind in (None, record.kind):
                 yield record
 
     def publish(
@@ -220,7 +206,7 @@ class Store:
         """Add cells of the writable folder to a published file; those that it has already stay as they are.
 
         Args:
-            target: File for :func:`write_cells`, or a folder that gets a file for each cell.
+            target: File for :func:`write_cells`.
             kind: Kind of cells; None for all.
             only: Keys of the cells to add; None for all.
 
@@ -229,12 +215,6 @@ class Store:
         """
         path = Path(target)
         chosen = [r for r in Store(self.folder).records(kind) if only is None or key(r.kind, r.config) in only]
-        if path.suffix != ".jsonl":
-            new = [record for record in chosen if _checked(path / record.path.name) is None]
-            for record in new:
-                with atomic_path(path / record.path.name) as temporary:
-                    temporary.write_bytes(record.path.read_bytes())
-            return [path / record.path.name for record in new]
         known = {record.stem: record for record in read_cells(path)}
         new = [record for record in chosen if record.stem not in known]
         if new:

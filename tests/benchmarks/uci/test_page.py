@@ -76,12 +76,6 @@ def test_committed_numbers_are_those_of_the_page(experiment):
                 assert row.columns["ll"].mean == pytest.approx(sum(known) / len(known))
 
 
-@FINISHED
-def test_committed_page_is_written_from_the_committed_cells(experiment):
-    text = experiment("page").page(collect(UCI, UCI.presets["full"], store=Store(RESULTS / "uci/cells")), "")
-    assert (RESULTS / "uci.md").read_text().startswith(text)
-
-
 def test_paired_differences_and_bars_count_tables(experiment):
     def cell(values):
         return [{"status": "done", "columns": {**{name: [None, None] for name in COLUMNS}, "ll": values}}]
