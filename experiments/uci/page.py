@@ -40,8 +40,8 @@ def page(benchmark: Benchmark[Settings], facts: str) -> str:
     unfinished = _unfinished(benchmark)
     parts = [
         "# UCI: results\n",
-        "Written by `experiments/publish.py` from the cells in [uci/cells](uci/cells); all numbers, unrounded and "
-        "split by split, in [uci/results.json](uci/results.json).\n",
+        "Written by `experiments/publish.py` from the cells in [uci/cells.jsonl](uci/cells.jsonl); all numbers, "
+        "unrounded and split by split, in [uci/results.json](uci/results.json).\n",
         *(f"{note}\n" for note in UCI.notes),
         f"{_ABOUT_NUMBERS}\n",
         *([f"Not finished yet: {', '.join(unfinished)}.\n"] if unfinished else []),
