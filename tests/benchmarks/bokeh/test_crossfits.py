@@ -14,7 +14,7 @@ from fcal._datasets import BatchConcat
 from fcal.benchmarks import benchmark, preset, runner
 from fcal.benchmarks.bokeh import trainings
 from fcal.benchmarks.bokeh.problem import BokehProblem
-from fcal.benchmarks.bokeh.scores import by_sigma
+from fcal.benchmarks.bokeh.scoring import by_sigma
 from fcal.benchmarks.bokeh.tables import bokeh_table
 from fcal.benchmarks.bokeh.task import BOKEH
 from fcal.benchmarks.methods import METHODS, method_of

@@ -20,7 +20,7 @@ from fcal._datasets import BatchConcat
 from fcal.benchmarks import benchmark, preset, runner
 from fcal.benchmarks.bokeh import trainings
 from fcal.benchmarks.bokeh.problem import BokehProblem
-from fcal.benchmarks.bokeh.scores import COLUMNS, other_grids, scored
+from fcal.benchmarks.bokeh.scoring import COLUMNS, other_grids, scored
 from fcal.benchmarks.bokeh.tables import bokeh_table, paper_numbers
 from fcal.benchmarks.bokeh.task import BOKEH
 from fcal.benchmarks.methods import METHODS, Trained, method_of

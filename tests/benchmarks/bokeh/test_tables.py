@@ -8,7 +8,7 @@ from bokeh import claims
 from bokeh.sections import sections
 
 from fcal.benchmarks import preset
-from fcal.benchmarks.bokeh.scores import COLUMNS, ERRORS
+from fcal.benchmarks.bokeh.scoring import COLUMNS, ERRORS
 from fcal.benchmarks.bokeh.tables import bokeh_table
 from fcal.benchmarks.bokeh.task import BOKEH
 from fcal.benchmarks.markdown import failures, results_markdown

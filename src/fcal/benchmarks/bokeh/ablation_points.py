@@ -10,7 +10,7 @@ from torch.distributions import Distribution
 from fcal import recalibration
 from fcal._datasets import BatchConcat
 from fcal.benchmarks.bokeh import trainings
-from fcal.benchmarks.bokeh.scores import COLUMNS, scored
+from fcal.benchmarks.bokeh.scoring import COLUMNS, scored
 from fcal.benchmarks.bokeh.settings import Settings
 from fcal.benchmarks.methods import METHODS, Trained
 from fcal.benchmarks.problem import Options

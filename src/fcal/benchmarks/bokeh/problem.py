@@ -9,7 +9,7 @@ from torch.distributions import Distribution
 
 from fcal._datasets import BatchConcat
 from fcal.benchmarks.bokeh import trainings
-from fcal.benchmarks.bokeh.scores import LEVEL, by_sigma, gallery, interval, other_grids, scored
+from fcal.benchmarks.bokeh.scoring import LEVEL, by_sigma, gallery, interval, other_grids, scored
 from fcal.benchmarks.bokeh.settings import Settings
 from fcal.benchmarks.methods import METHODS, CrossFitted, CVPlus, Ensemble, Method, Repaired, Trained
 from fcal.benchmarks.problem import Failed, HeldOut, Members, Networks, Options, Prediction, Problem

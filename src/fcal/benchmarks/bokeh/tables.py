@@ -6,7 +6,7 @@ from importlib import resources
 from statistics import fmean
 from typing import Any
 
-from fcal.benchmarks.bokeh.scores import ERRORS
+from fcal.benchmarks.bokeh.scoring import ERRORS
 from fcal.benchmarks.bokeh.settings import Settings
 from fcal.benchmarks.markdown import lines_of, spread_text
 from fcal.benchmarks.scoring import CRPS, ECE_Q, ECE_Z, NLL, TRAIN_S

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from fcal.benchmarks.bokeh import ablation_points, tables, trainings
 from fcal.benchmarks.bokeh.problem import BokehProblem
-from fcal.benchmarks.bokeh.scores import GALLERY
+from fcal.benchmarks.bokeh.scoring import GALLERY
 from fcal.benchmarks.bokeh.settings import PRESETS, Settings
 from fcal.benchmarks.methods import ALL_ROWS, METHODS, Trained
 from fcal.benchmarks.problem import Problem
