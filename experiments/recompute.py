@@ -1,7 +1,7 @@
-"""Draw published cells at random, compute them again from nothing, and compare every number.
+"""Draw published cells at random, recompute them from scratch, and compare every number.
 
-``python experiments/recompute.py bokeh --count 5`` needs no more than the code; ``uci`` and ``sensors`` need
-``--data``. Times are not compared. What was drawn and how far it was off is written as JSON.
+``python experiments/recompute.py bokeh --count 5`` needs only the code; ``uci`` and ``sensors`` need
+``--data``. Times are not compared. The drawn cells and their largest differences are written as JSON.
 """
 
 import argparse
@@ -30,7 +30,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cells", type=Path, help="published cells (default docs/results/TASK/cells.jsonl)")
-    parser.add_argument("--out", type=Path, help="JSON file for what was compared")
+    parser.add_argument("--out", type=Path, help="JSON file of the comparison")
     arguments = parser.parse_args()
     path = arguments.cells or Path("docs/results") / arguments.task / "cells.jsonl"
     drawn = random.Random(arguments.seed).sample(read_cells(path), arguments.count)
@@ -50,7 +50,7 @@ def main() -> int:
 
 
 def compare(before: Any, after: Any) -> tuple[int, float, str]:
-    """How many numbers there are, the largest relative difference, and where; infinite where something else differs."""
+    """Count of numbers, the largest relative difference, and its position; infinite if anything else differs."""
     compared, worst, where = 0, 0.0, ""
     for path, old, new in pairs("", before, after):
         difference = 0.0 if old == new else float("inf")
@@ -76,7 +76,7 @@ def pairs(path: str, before: Any, after: Any) -> Iterator[tuple[str, Any, Any]]:
 
 
 def described(record: Record, compared: int, worst: float, where: str, seconds: float) -> dict[str, Any]:
-    """What was compared of a cell."""
+    """The comparison of a cell, as JSON."""
     return {
         "cell": record.stem,
         "commit_before": record.provenance["commit"],
@@ -88,7 +88,7 @@ def described(record: Record, compared: int, worst: float, where: str, seconds: 
 
 
 def write(arguments: argparse.Namespace, results: list[dict[str, Any]]) -> None:
-    """Keep what is finished."""
+    """Write the finished comparisons."""
     if arguments.out is not None:
         drawn = {"task": arguments.task, "count": arguments.count, "seed": arguments.seed}
         write_json(arguments.out, {**drawn, "versions": provenance(), "cells": results})

@@ -1,4 +1,4 @@
-"""What became of the paper's claims about Bokeh, judged by stated rules from the tables."""
+"""The paper's claims about Bokeh, judged by fixed rules from the tables."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -11,22 +11,22 @@ from fcal.benchmarks.bokeh.tables import AS_LONG
 Table = Mapping[str, Any]
 
 _FCAL = ("fcal_kl", "fcal_wass")
-_ACCURACY_KEPT = 1.02  # ratio of smooth L1 to the truth; two per cent is less than seeds differ by
+_ACCURACY_KEPT = 1.02  # ratio of smooth L1 to the truth; two per cent is less than the spread over seeds
 _SAME_TIME = 1.05
 _STANDARD_ERRORS = 2.0
-_LIKELIHOOD_LOST = 0.1  # nats; several times what seeds differ by
+_LIKELIHOOD_LOST = 0.1  # nats; several times the spread over seeds
 _DROP_VANISHED = 5.0  # per cent
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A claim and its fate.
+    """A claim and its verdict.
 
     Attributes:
-        claim: What the paper says, in our words.
-        rule: When we call it reproduced.
+        claim: The claim of the paper, in our words.
+        rule: Condition under which it counts as reproduced.
         verdict: ``"reproduced"``, ``"partly"`` or ``"not reproduced"``.
-        numbers: What was found, a phrase for every table.
+        numbers: Measured numbers, a phrase for every table.
     """
 
     claim: str
@@ -36,38 +36,38 @@ class Claim:
 
 
 def claims(document: Mapping[str, Any]) -> list[Claim]:
-    """Judge every claim that the tables speak of.
+    """Judge every claim that the tables can decide.
 
     Args:
-        document: Of the benchmark; see :func:`fcal.benchmarks.bokeh.benchmark`.
+        document: Document of the benchmark; see :attr:`fcal.benchmarks.Benchmark.document`.
 
     Returns:
         One entry per claim; a claim whose rows are not in the tables is left out.
     """
     judged = (_judged(document["tables"], claim, rule, test) for claim, rule, test in _CLAIMS)
-    return [one for one in judged if one is not None]
+    return [claim for claim in judged if claim is not None]
 
 
 def ablation_claims(documents: Mapping[str, Mapping[str, Any]]) -> list[Claim]:
-    """Judge the claims that finished ablations speak of.
+    """Judge the claims that finished ablations can decide.
 
     Args:
-        documents: By name of the ablation; see :func:`fcal.benchmarks.bokeh.ablations.ablation`.
+        documents: By name of the ablation; see :func:`fcal.benchmarks.bokeh.ablation_results.ablation`.
     """
-    found = []
+    judged = []
     for name, (claim, rule, test) in _BY_ABLATION.items():
         if name in documents:
             held, numbers = test(documents[name]["series"])
             verdict = "reproduced" if held else "not reproduced"
             where = f"{documents[name]['noise']}, {documents[name]['regime']}, one seed"
-            found.append(Claim(claim=claim, rule=rule, verdict=verdict, numbers=(f"{where}: {numbers}",)))
-    return found
+            judged.append(Claim(claim=claim, rule=rule, verdict=verdict, numbers=(f"{where}: {numbers}",)))
+    return judged
 
 
-def claims_markdown(found: Sequence[Claim]) -> str:
+def claims_markdown(claims: Sequence[Claim]) -> str:
     """The claims as a table."""
-    lines = ["| claim | reproduced if | verdict | found |", "|---|---|---|---|"]
-    lines += [f"| {one.claim} | {one.rule} | **{one.verdict}** | {'<br>'.join(one.numbers)} |" for one in found]
+    lines = ["| claim | reproduced if | verdict | measured |", "|---|---|---|---|"]
+    lines += [f"| {c.claim} | {c.rule} | **{c.verdict}** | {'<br>'.join(c.numbers)} |" for c in claims]
     return "\n".join(lines) + "\n"
 
 
@@ -75,8 +75,8 @@ Test = Callable[[Table], tuple[bool, str] | None]  # whether it holds in a table
 
 
 def _judged(tables: Sequence[Table], claim: str, rule: str, test: Test) -> Claim | None:
-    found = [(table, test(table)) for table in tables]
-    answers = [(table, answer) for table, answer in found if answer is not None]
+    tested = [(table, test(table)) for table in tables]
+    answers = [(table, answer) for table, answer in tested if answer is not None]
     if not answers:
         return None
     held = [answer[0] for _, answer in answers]
@@ -88,55 +88,56 @@ def _judged(tables: Sequence[Table], claim: str, rule: str, test: Test) -> Claim
 
 
 def _seeds(table: Table, row: str, column: str) -> list[float] | None:
-    """A column's value in every seed; None where the table has no such row, or a seed no number."""
+    """A column's value in every seed; None if the table has no such row, or a seed has no number."""
     values = table["rows"].get(row, {}).get("seeds", {}).get(column)
     known = [value for value in values or () if value is not None]
     return known if values and len(known) == len(values) else None
 
 
-def _differences(table: Table, one: str, two: str, column: str) -> list[float] | None:
-    """One row less another, seed by seed."""
-    ours, theirs = _seeds(table, one, column), _seeds(table, two, column)
+def _differences(table: Table, row: str, other: str, column: str) -> list[float] | None:
+    """One row minus another, seed by seed."""
+    ours, theirs = _seeds(table, row, column), _seeds(table, other, column)
     return None if ours is None or theirs is None else [a - b for a, b in zip(ours, theirs, strict=True)]
 
 
 def _clearly_below(differences: Sequence[float]) -> bool:
-    """Whether the mean difference is below zero by more than two standard errors; of one seed, whether it is below."""
+    """Whether the mean difference is below zero by more than two standard errors (by any amount with one seed)."""
     error = stdev(differences) / math.sqrt(len(differences)) if len(differences) > 1 else 0.0
     return fmean(differences) < -_STANDARD_ERRORS * error
 
 
-def _clearly_less_than(rival: str, column: str) -> Test:
-    """Both forms of f-Cal have clearly less of a column than a rival."""
+def _clearly_less_than(other: str, column: str) -> Test:
+    """Both forms of f-Cal are clearly below another row in a column."""
 
     def test(table: Table) -> tuple[bool, str] | None:
-        found = [_differences(table, row, rival, column) for row in _FCAL]
-        if rival not in table["rows"] or not set(_FCAL) <= set(table["rows"]):
+        differences = [_differences(table, row, other, column) for row in _FCAL]
+        if other not in table["rows"] or not set(_FCAL) <= set(table["rows"]):
             return None
-        if any(one is None for one in found):
+        known = [values for values in differences if values is not None]
+        if len(known) < len(differences):
             return False, "a seed has no number"
-        return all(_clearly_below(one) for one in found if one is not None), _beside(table, (*_FCAL, rival), column)
+        return all(_clearly_below(values) for values in known), _beside(table, (*_FCAL, other), column)
 
     return test
 
 
 def _beside(table: Table, rows: Sequence[str], column: str) -> str:
     """Means of rows, the last after "against", x100."""
-    words = [f"{100 * fmean(_seeds(table, row, column) or [math.nan]):.2f}" for row in rows]
-    return f"{' and '.join(words[:-1])} against {words[-1]}"
+    means = [f"{100 * fmean(_seeds(table, row, column) or [math.nan]):.2f}" for row in rows]
+    return f"{' and '.join(means[:-1])} against {means[-1]}"
 
 
 def _better_calibrated_than(likelihood: str) -> Test:
-    """Both forms of f-Cal have less ECE(q) than a network trained by likelihood, wherever that one is off."""
+    """Both forms of f-Cal have less ECE(q) than the likelihood in all seeds in which that one is not calibrated."""
 
     def test(table: Table) -> tuple[bool, str] | None:
         pairs = [table["paired"].get(f"{row} - {likelihood}") for row in _FCAL]
         if any(pair is None or not pair["outside_band"] for pair in pairs):
             return None
         counts = [(pair["below"], pair["outside_band"]) for pair in pairs if pair is not None]
-        words = " and ".join(f"{below} of {seeds}" for below, seeds in counts)
+        shares = " and ".join(f"{below} of {seeds}" for below, seeds in counts)
         gaps = " and ".join(f"{100 * fmean(pair['ece_q']):+.1f}" for pair in pairs if pair is not None)
-        return all(below == seeds for below, seeds in counts), f"{words} seeds, {gaps} on average"
+        return all(below == seeds for below, seeds in counts), f"{shares} seeds, {gaps} on average"
 
     return test
 
@@ -162,8 +163,9 @@ def _not_below_nll(row: str) -> Test:
 
 
 def _mmd_alone_fails(table: Table) -> tuple[bool, str] | None:
-    """Of the candidate that trains by MMD alone, whatever was chosen."""
-    alone = [one for one in table["rows"].get("mmd", {}).get("candidates", ()) if one["options"].get("lam") == 1]
+    """Judge the candidate trained with MMD alone, even if another one was chosen."""
+    candidates = table["rows"].get("mmd", {}).get("candidates", ())
+    alone = [candidate for candidate in candidates if candidate["options"].get("lam") == 1]
     nll = _seeds(table, "nll", "nll")
     if not alone or nll is None:
         return None
@@ -243,16 +245,16 @@ def _drop_vanishes(series: Series) -> tuple[bool, str]:
     if any(point.get("drop_l1_gt") is None for pair in ends for point in pair):
         return False, "points are missing"
     drops = [(first["drop_l1_gt"], last["drop_l1_gt"]) for first, last in ends]
-    words = " and ".join(f"{first:.1f} % to {last:.1f} %" for first, last in drops)
+    changes = " and ".join(f"{first:.1f} % to {last:.1f} %" for first, last in drops)
     held = all(last < first and last <= _DROP_VANISHED for first, last in drops)
-    return held, f"{words} from shape {ends[0][0]['x']:g} to {ends[0][1]['x']:g}"
+    return held, f"{changes} from shape {ends[0][0]['x']:g} to {ends[0][1]['x']:g}"
 
 
 def _two_best(series: Series) -> tuple[bool, str]:
     known = {str(point["x"]): point["ece_q"] for point in series["fcal"] if point.get("ece_q") is not None}
     order = sorted(known, key=lambda name: known[name])
-    words = ", ".join(f"{name} {100 * known[name]:.2f}" for name in order)
-    return set(order[:2]) <= {"kl", "wasserstein", "wasserstein_printed"}, words
+    ranking = ", ".join(f"{name} {100 * known[name]:.2f}" for name in order)
+    return set(order[:2]) <= {"kl", "wasserstein", "wasserstein_printed"}, ranking
 
 
 def _range(values: Sequence[float]) -> str:

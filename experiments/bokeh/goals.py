@@ -1,4 +1,4 @@
-"""What calibration without a held-out set is to reach on Bokeh, judged by stated rules from the tables."""
+"""Goals of calibration without a held-out set on Bokeh, judged by fixed rules from the tables."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,17 +7,17 @@ from typing import Any
 
 Table = Mapping[str, Any]
 _DEAREST = 3.0  # times plain likelihood
-_BANDS = 2.0  # how many times the band that holds 95 % of calibrated models is still near the oracle
+_BANDS = 2.0  # multiple of the band that holds 95 % of calibrated models that still counts as close to the oracle
 
 
 @dataclass(frozen=True, kw_only=True)
 class Goal:
-    """A goal and how far a row came.
+    """A goal and whether a row reaches it.
 
     Attributes:
-        goal: What is to be reached.
-        reached: In which of the tables it is, by noise and regime.
-        numbers: What was found, a phrase for every table.
+        goal: The goal, in words.
+        reached: Whether it is reached, for every table.
+        numbers: Measured numbers, a phrase for every table.
     """
 
     goal: str
@@ -26,35 +26,36 @@ class Goal:
 
 
 def goals(document: Mapping[str, Any], row: str) -> list[Goal]:
-    """Judge a row that holds out nothing, beside temperature scaling and the limits of calibrated models.
+    """Judge a row without a held-out set, against temperature scaling and the limits of calibrated models.
 
     Args:
-        document: Of the benchmark; see :func:`fcal.benchmarks.bokeh.benchmark`.
-        row: Its name.
+        document: Document of the benchmark; see :attr:`fcal.benchmarks.Benchmark.document`.
+        row: Name of the row.
 
     Returns:
-        One entry per goal; none where no table has the row and temperature scaling.
+        One entry per goal; none if no table has the row and temperature scaling.
     """
     tables = [table for table in document["tables"] if row in table["against_temperature"]]
-    found = []
+    judged = []
     for goal, test in _GOALS if tables else ():
         answers = [(table, *test(table["against_temperature"][row])) for table in tables]
-        numbers = tuple(f"{_where(table)}: {words}{'' if held else ' (no)'}" for table, held, words in answers)
-        found.append(Goal(goal=goal, reached=tuple(held for _, held, _ in answers), numbers=numbers))
-    return found
+        numbers = tuple(f"{_where(table)}: {text}{'' if held else ' (no)'}" for table, held, text in answers)
+        judged.append(Goal(goal=goal, reached=tuple(held for _, held, _ in answers), numbers=numbers))
+    return judged
 
 
 def conditional_goals(document: Mapping[str, Any], row: str = "oof_fcal_strata", plain: str = "oof_fcal") -> list[Goal]:
-    """Whether constraints on every stratum make small and large error bars truer than one on the whole batch does."""
+    """Whether constraints on every stratum calibrate small and large error bars better than one on the whole batch."""
     tables = [table for table in document["tables"] if {row, plain} <= set(table["strata"])]
-    found = []
-    for goal, of in _CONDITIONAL if tables else ():
-        both = [(table, of(table, row), of(table, plain)) for table in tables]
+    judged = []
+    for goal, score in _CONDITIONAL if tables else ():
+        both = [(table, score(table, row), score(table, plain)) for table in tables]
         numbers = tuple(
-            f"{_where(table)}: {one:.2f} against {two:.2f}{'' if one < two else ' (no)'}" for table, one, two in both
+            f"{_where(table)}: {ours:.2f} against {theirs:.2f}{'' if ours < theirs else ' (no)'}"
+            for table, ours, theirs in both
         )
-        found.append(Goal(goal=goal, reached=tuple(one < two for _, one, two in both), numbers=numbers))
-    return found
+        judged.append(Goal(goal=goal, reached=tuple(ours < theirs for _, ours, theirs in both), numbers=numbers))
+    return judged
 
 
 def best_row(document: Mapping[str, Any]) -> str | None:
@@ -67,7 +68,7 @@ def _rows(document: Mapping[str, Any]) -> list[str]:
 
 
 def goals_markdown(document: Mapping[str, Any]) -> str:
-    """How many goals every row reaches, and the goals of the best of them; empty where there are no such rows."""
+    """How many goals every row reaches, and the goals of the best of them; empty if there are no such rows."""
     best = best_row(document)
     if best is None:
         return ""
@@ -87,11 +88,11 @@ def goals_markdown(document: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _listed(found: Sequence[Goal]) -> list[str]:
-    lines = ["| goal | reached | found |", "|---|---|---|"]
-    for one in found:
-        verdict = f"{sum(one.reached)} of {len(one.reached)} tables"
-        lines.append(f"| {one.goal} | **{verdict}** | {'<br>'.join(one.numbers)} |")
+def _listed(goals: Sequence[Goal]) -> list[str]:
+    lines = ["| goal | reached | measured |", "|---|---|---|"]
+    for goal in goals:
+        verdict = f"{sum(goal.reached)} of {len(goal.reached)} tables"
+        lines.append(f"| {goal.goal} | **{verdict}** | {'<br>'.join(goal.numbers)} |")
     return lines
 
 
@@ -113,47 +114,49 @@ def _cost(document: Mapping[str, Any], row: str) -> float:
     return fmean(costs) if costs else float("inf")
 
 
-Found = Mapping[str, Any]  # of a row beside temperature scaling
+Comparison = Mapping[str, Any]  # of a row with temperature scaling
 
 
-def _mean_difference(name: str, factor: float, *, equal: bool = False) -> Callable[[Found], tuple[bool, str]]:
-    """The mean of paired differences is below zero, or not above it."""
+def _mean_difference(name: str, factor: float, *, equal: bool = False) -> Callable[[Comparison], tuple[bool, str]]:
+    """Test whether the mean of paired differences is below zero, or not above it."""
 
-    def test(found: Found) -> tuple[bool, str]:
-        if len(found[name]) < found["seeds"]:
+    def test(comparison: Comparison) -> tuple[bool, str]:
+        if len(comparison[name]) < comparison["seeds"]:
             return False, "a seed has no number"
-        mean = fmean(found[name])
-        below = sum(value < 0 for value in found[name])
-        return (mean <= 0 if equal else mean < 0), f"{factor * mean:+.3g} ({below} of {found['seeds']} seeds below)"
+        mean = fmean(comparison[name])
+        below = sum(value < 0 for value in comparison[name])
+        return (
+            mean <= 0 if equal else mean < 0
+        ), f"{factor * mean:+.3g} ({below} of {comparison['seeds']} seeds below)"
 
     return test
 
 
-def _accuracy(found: Found) -> tuple[bool, str]:
-    if len(found["l1_gt"]) < found["seeds"]:
+def _accuracy(comparison: Comparison) -> tuple[bool, str]:
+    if len(comparison["l1_gt"]) < comparison["seeds"]:
         return False, "a seed has no number"
-    ratio = fmean(found["l1_gt"])
+    ratio = fmean(comparison["l1_gt"])
     return ratio <= 1.0, f"{ratio:.3f}"
 
 
-def _near_oracle(found: Found) -> tuple[bool, str]:
-    ratios = {title: found["of_band"][name] for name, title in _ERRORS}
-    if any(len(values) < found["seeds"] for values in ratios.values()):
+def _near_oracle(comparison: Comparison) -> tuple[bool, str]:
+    ratios = {title: comparison["of_band"][name] for name, title in _ERRORS}
+    if any(len(values) < comparison["seeds"] for values in ratios.values()):
         return False, "a seed has no number"
-    words = ", ".join(
+    texts = ", ".join(
         f"{title} {fmean(values):.2f} ({sum(value <= _BANDS for value in values)} of {len(values)} seeds)"
         for title, values in ratios.items()
     )
-    return all(fmean(values) <= _BANDS for values in ratios.values()), words
+    return all(fmean(values) <= _BANDS for values in ratios.values()), texts
 
 
-def _affordable(found: Found) -> tuple[bool, str]:
-    known = [cost for cost in found["cost"] if cost is not None]
+def _affordable(comparison: Comparison) -> tuple[bool, str]:
+    known = [cost for cost in comparison["cost"] if cost is not None]
     return bool(known) and fmean(known) <= _DEAREST, f"{fmean(known):.2f}" if known else "unknown"
 
 
 _ERRORS = (("ece_q", "ECE(q)"), ("ece_z", "ECE(z)"))
-_GOALS: tuple[tuple[str, Callable[[Found], tuple[bool, str]]], ...] = (
+_GOALS: tuple[tuple[str, Callable[[Comparison], tuple[bool, str]]], ...] = (
     ("ECE(q) x100 not above temperature scaling's", _mean_difference("ece_q", 100.0, equal=True)),
     ("ECE(z) x100 not above it", _mean_difference("ece_z", 100.0, equal=True)),
     ("NLL below it", _mean_difference("nll", 1.0)),

@@ -1,4 +1,4 @@
-"""The page of Bokeh's results, and what became of the paper's claims: written from finished cells."""
+"""The pages of Bokeh's results and of the paper's claims, written from finished cells."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -47,7 +47,7 @@ def page(benchmark: Benchmark[Settings], facts: str) -> str:
         "# Bokeh: results\n",
         "Written by `experiments/publish.py bokeh` from the cells in [bokeh/cells.jsonl](bokeh/cells.jsonl); all "
         "numbers, unrounded, in [bokeh/results.json](bokeh/results.json). [What Bokeh is](../bokeh.md), "
-        "[what became of the paper's claims](../claims.md).\n",
+        "[the paper's claims](../claims.md).\n",
         _RULE,
         *(f"{note}\n" for note in notes),
         facts,
@@ -91,19 +91,23 @@ def pictures(benchmark: Benchmark[Settings]) -> dict[str, Figure]:
         drawn[f"calibration-{regime}"] = calibration_sheet(shown, rows=rows)
         for noise, document in shown.items():
             drawn[f"gallery-{regime}-{noise}"] = disc_gallery(document["gallery"], rows=rows)
-    return drawn | {f"ablation-{name}": ablation_results.draw(found) for name, found in _ablations(benchmark).items()}
+    return drawn | {
+        f"ablation-{name}": ablation_results.draw(document) for name, document in _ablations(benchmark).items()
+    }
 
 
 def more_files(benchmark: Benchmark[Settings], store: Store) -> dict[str, str]:
     """The claims, and the ablations as JSON."""
     del store
-    found = _ablations(benchmark)
-    files = {f"bokeh/ablation-{name}.json": json.dumps(document, indent=1) + "\n" for name, document in found.items()}
-    return {"../claims.md": _claims(_complete(benchmark.document), found), **files}
+    ablations = _ablations(benchmark)
+    files = {
+        f"bokeh/ablation-{name}.json": json.dumps(document, indent=1) + "\n" for name, document in ablations.items()
+    }
+    return {"../claims.md": _claims(_complete(benchmark.document), ablations), **files}
 
 
 def _complete(document: Mapping[str, Any]) -> dict[str, Any]:
-    """A document without the rows that some seeds are still missing of: claims are judged on all seeds."""
+    """The document without rows that lack seeds: claims are judged on all seeds."""
     tables = []
     for table in document["tables"]:
         names = {name for name, row in table["rows"].items() if row["finished"] == table["seeds"]}
@@ -141,7 +145,7 @@ def _claims(document: Mapping[str, Any], varied: Mapping[str, Mapping[str, Any]]
     return "\n".join(
         [
             "# The paper's claims\n",
-            "What the paper says, when we would call it reproduced, and what we measured. Written by "
+            "Claims of the paper, the rules by which they count as reproduced, and what we measured. Written by "
             "`experiments/publish.py bokeh` from [the results](results/bokeh.md); the rules are in "
             "`experiments/bokeh/claims.py`.\n",
             f"## Bokeh, {_seeds(seeds)}\n",
@@ -155,7 +159,7 @@ def _claims(document: Mapping[str, Any], varied: Mapping[str, Mapping[str, Any]]
 
 
 def _goals(document: Mapping[str, Any]) -> list[str]:
-    """What goes beyond the paper: error bars that are true on new images."""
+    """A section beyond the paper: error bars that hold on new images."""
     text = goals.goals_markdown(document)
     if not text:
         return []
@@ -168,8 +172,8 @@ def _goals(document: Mapping[str, Any]) -> list[str]:
     return ["# Beyond the paper: calibration without a held-out set\n", introduction, text]
 
 
-def _sentence(words: str) -> str:
-    return words[0].upper() + words[1:]
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:]
 
 
 def _seeds(count: int) -> str:

@@ -1,33 +1,34 @@
-"""What the UCI benchmark is to show, and whether it does: counts over tables, from their numbers alone."""
+"""Goals of the UCI benchmark: on how many tables they are reached."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fcal.benchmarks.markdown import lines_of
 from fcal.benchmarks.table import Row, Table
-from fcal.benchmarks.uci.tables import LOG_LIKELIHOOD, RIVAL
+from fcal.benchmarks.uci.tables import BASELINE, LOG_LIKELIHOOD
 
 OUT_OF_FOLD = ("oof_temperature", "oof_nll", "oof_fcal")
-_AGAINST_RIVAL = 7
+_AGAINST_BASELINE = 7
 _AGAINST_PUBLISHED = 5
 _STANDARD_ERRORS = 2.0
 
 
 def bars(tables: Sequence[Table]) -> dict[str, Any]:
-    """For each network, the number of tables on which the best out-of-fold row reaches its rival and published figures.
+    """For each network, on how many tables the best out-of-fold row reaches temperature scaling and published figures.
 
-    The best row is the one of the highest mean test log-likelihood, so the choice of it flatters a little; every
-    out-of-fold row is counted for itself beside it. Published figures have two decimals, and so has what is compared.
+    The best row is the one of the highest mean test log-likelihood, so its choice is slightly optimistic; every
+    out-of-fold row is also counted by itself. Published figures have two decimals, and so has what is compared.
 
     Args:
-        tables: Of the benchmark.
+        tables: Tables of the benchmark.
 
     Returns:
         By network: ``datasets`` with the numbers of each, and counts with the bar they should reach. ``clear`` counts
-        tables where the best row is ahead of its rival by more than two standard errors of the paired difference;
-        splits share rows, so these are too small. ``ensemble_above`` counts those where an ensemble is better still,
-        ``above_unrepaired`` those where the best row is above a network of all rows that nothing repairs, and
-        ``calibrated``, for each row, those where its ECE(q) over all splits is not above the rival's.
+        tables where the best row is ahead of temperature scaling by more than two standard errors of the paired
+        difference; splits share rows, so these are too small. ``ensemble_above`` counts those where an ensemble is
+        better still, ``above_unrepaired`` those where the best row is above a network of all rows without
+        recalibration, and ``calibrated``, for each row, those where its ECE(q) over all splits is not above that of
+        temperature scaling.
     """
     networks = dict.fromkeys(table.labels["network"] for table in tables)
     return {network: _of(network, tables) for network in networks}
@@ -40,7 +41,7 @@ def _of(network: str, tables: Sequence[Table]) -> dict[str, Any]:
     rows = sorted({row for numbers in values for row in numbers["rows"]}, key=OUT_OF_FOLD.index)
     return {
         "datasets": known,
-        RIVAL: {"reached": sum(numbers[f"reaches_{RIVAL}"] for numbers in values), "bar": _AGAINST_RIVAL},
+        BASELINE: {"reached": sum(numbers[f"reaches_{BASELINE}"] for numbers in values), "bar": _AGAINST_BASELINE},
         "published": {"reached": sum(numbers["reaches_published"] for numbers in values), "bar": _AGAINST_PUBLISHED},
         "clear": sum(numbers["clear"] for numbers in values),
         "ensemble_above": sum(
@@ -52,7 +53,7 @@ def _of(network: str, tables: Sequence[Table]) -> dict[str, Any]:
         "each": {
             row: {
                 "calibrated": sum(row in numbers["calibrated"] for numbers in values),
-                RIVAL: sum(numbers["rows"].get(row, float("-inf")) >= numbers[RIVAL] for numbers in values),
+                BASELINE: sum(numbers["rows"].get(row, float("-inf")) >= numbers[BASELINE] for numbers in values),
                 "published": sum(_reaches(numbers["rows"].get(row), numbers["published"]) for numbers in values),
             }
             for row in rows
@@ -62,23 +63,23 @@ def _of(network: str, tables: Sequence[Table]) -> dict[str, Any]:
 
 def _compared(table: Table) -> dict[str, Any] | None:
     means = {row: _log_likelihood(table.rows.get(row)) for row in OUT_OF_FOLD}
-    rival, rows = _log_likelihood(table.rows.get(RIVAL)), {row: ll for row, ll in means.items() if ll is not None}
-    if rival is None or not rows:
+    baseline, rows = _log_likelihood(table.rows.get(BASELINE)), {row: ll for row, ll in means.items() if ll is not None}
+    if baseline is None or not rows:
         return None
     best = max(rows, key=rows.__getitem__)
     published = table.details["published"].get("ll", {}).get("mean")
-    pair = table.details["paired"].get(f"{best} - {RIVAL}", {})
+    pair = table.details["paired"].get(f"{best} - {BASELINE}", {})
     return {
         "best": best,
         "ll": rows[best],
         "rows": rows,
-        RIVAL: rival,
+        BASELINE: baseline,
         "published": published,
         "ensemble": _log_likelihood(table.rows.get("ensemble")),
         "unrepaired": _log_likelihood(table.rows.get("nll_all")),
         "calibrated": [row for row in rows if _is_no_worse_calibrated(table, row)],
         "clear": pair.get("se") is not None and pair["mean"] > _STANDARD_ERRORS * pair["se"],
-        f"reaches_{RIVAL}": rows[best] >= rival,
+        f"reaches_{BASELINE}": rows[best] >= baseline,
         "reaches_published": _reaches(rows[best], published),
     }
 
@@ -88,9 +89,9 @@ def _log_likelihood(row: Row | None) -> float | None:
 
 
 def _is_no_worse_calibrated(table: Table, row: str) -> bool:
-    """Whether a row's ECE(q) over all splits is known and not above the rival's."""
-    own, rival = (table.rows[name].details.get("pooled", {}).get("ece_q") for name in (row, RIVAL))
-    return own is not None and rival is not None and own <= rival
+    """Whether a row's ECE(q) over all splits is known and not above that of temperature scaling."""
+    own, baseline = (table.rows[name].details.get("pooled", {}).get("ece_q") for name in (row, BASELINE))
+    return own is not None and baseline is not None and own <= baseline
 
 
 def _reaches(value: float | None, published: float | None) -> bool:
@@ -98,16 +99,16 @@ def _reaches(value: float | None, published: float | None) -> bool:
 
 
 def bars_markdown(bars: Mapping[str, Any], network: str) -> str:
-    """The best out-of-fold row of every table beside temperature scaling and the published figure."""
-    headings = ["", "best out-of-fold row", "its log-likelihood", RIVAL, "ensemble", "published", "no worse than"]
+    """The best out-of-fold row of every table, next to temperature scaling and the published figure."""
+    headings = ["", "best out-of-fold row", "its log-likelihood", BASELINE, "ensemble", "published", "no worse than"]
     lines = []
     for name, numbers in bars[network]["datasets"].items():
-        reached = [rival for rival in (RIVAL, "published") if numbers[f"reaches_{rival}"]]
+        reached = [baseline for baseline in (BASELINE, "published") if numbers[f"reaches_{baseline}"]]
         lines.append(
             [
                 name,
                 numbers["best"],
-                *(LOG_LIKELIHOOD.text(numbers[row]) for row in ("ll", RIVAL, "ensemble")),
+                *(LOG_LIKELIHOOD.text(numbers[row]) for row in ("ll", BASELINE, "ensemble")),
                 f"{numbers['published']:.2f}",
                 ", ".join(reached) or "neither",
             ]
@@ -121,7 +122,7 @@ def bars_sentences(bars: Mapping[str, Any], network: str) -> list[str]:
     total, each = len(counts["datasets"]), counts["each"]
     sentences = [
         f"{network}: the best out-of-fold row is at least as good as temperature scaling in log-likelihood on "
-        f"{counts[RIVAL]['reached']} of {total} tables, and at or above the published MC dropout on "
+        f"{counts[BASELINE]['reached']} of {total} tables, and at or above the published MC dropout on "
         f"{counts['published']['reached']}. It is ahead of temperature scaling by more than two standard errors of the "
         f"paired difference on {counts['clear']}; the ensemble of five is better still on {counts['ensemble_above']}.",
         "Not all of that is calibration: temperature scaling trains on four fifths of the rows. The best row is above "
@@ -130,5 +131,5 @@ def bars_sentences(bars: Mapping[str, Any], network: str) -> list[str]:
         + ", ".join(f"{row} on {numbers['calibrated']}" for row, numbers in each.items())
         + ".",
     ]
-    alone = [f"{row} alone {numbers[RIVAL]} and {numbers['published']}" for row, numbers in each.items()]
+    alone = [f"{row} alone {numbers[BASELINE]} and {numbers['published']}" for row, numbers in each.items()]
     return [*sentences, *([f"{'; '.join(alone)}."] if alone else [])]

@@ -9,7 +9,7 @@ from fcal.benchmarks.markdown import failures, results_markdown
 from fcal.benchmarks.runner import Benchmark
 from fcal.benchmarks.table import Table
 from fcal.benchmarks.uci import UCI, Settings
-from fcal.benchmarks.uci.tables import RIVAL
+from fcal.benchmarks.uci.tables import BASELINE
 from fcal.sweeps import Cell, Store
 from uci.bars import bars, bars_markdown, bars_sentences
 
@@ -100,7 +100,7 @@ def pictures(benchmark: Benchmark[Settings]) -> dict[str, Figure]:
     for axis, network in zip(axes, networks, strict=True):
         tables = [table for table in benchmark.tables if table.labels["network"] == network]
         for number, row in enumerate(_DRAWN):
-            _draw_row(axis, number, row, [table.details["paired"].get(f"{row} - {RIVAL}") for table in tables])
+            _draw_row(axis, number, row, [table.details["paired"].get(f"{row} - {BASELINE}") for table in tables])
         axis.axhline(0, color="0.4", linewidth=0.8)
         axis.set_xticks(range(len(tables)), [table.labels["dataset"] for table in tables], rotation=45, ha="right")
         axis.set_title(f"network {network}", fontsize=10)

@@ -101,7 +101,7 @@ def test_benchmark_interrupted_keeps_what_is_finished(tmp_path):
     finished = {path.name: path.read_bytes() for path in cells.glob("[!.]*.json")}
     if process.returncode != 0:  # it may have been done already
         assert process.returncode == 130
-        told = "fcal: stopped; what is finished is kept: the same command goes on where it was"
+        told = "fcal: stopped; finished cells are kept: the same command resumes the run"
         assert complaint.strip().splitlines()[-1] == told
     assert finished
     assert main([*words[3:]]) == 0

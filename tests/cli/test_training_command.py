@@ -172,7 +172,7 @@ def test_full_disk_is_exit_code_1_and_the_run_goes_on(files, tmp_path, capsys, m
     monkeypatch.setattr(torch, "save", failing)
     assert main(words) == 1
     err = capsys.readouterr().err
-    told = f"No space left on device in {tmp_path / 'run'}; the same command with --resume goes on"
+    told = f"No space left on device in {tmp_path / 'run'}; the same command with --resume continues"
     assert err == f"fcal: OSError: {told} (--debug shows where)\n"
     assert main([*words, "--resume"]) == 0
     assert (tmp_path / "run/SHA256SUMS").is_file()

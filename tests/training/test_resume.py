@@ -290,7 +290,7 @@ def test_killed_process_has_the_exit_code_of_its_signal(killed):
     _, status, complaints = killed
     assert os.WTERMSIG(status["SIGKILL"]) == signal.SIGKILL
     assert [os.waitstatus_to_exitcode(status[name]) for name in ("SIGTERM", "SIGINT")] == [130, 130]
-    assert complaints == "fcal: stopped; the same command with --resume goes on from the last checkpoint\n" * 2
+    assert complaints == "fcal: stopped; the same command with --resume continues from the last checkpoint\n" * 2
 
 
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGINT"])

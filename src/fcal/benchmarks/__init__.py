@@ -1,4 +1,4 @@
-"""Benchmarks: every method beside every other, on data whose truth is known."""
+"""Benchmarks: comparisons of all methods, on data whose truth is known."""
 
 import importlib
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""The benchmarks that can be run, by name, and what can be typed for each. Imports nothing heavy."""
+"""Registry of benchmarks by name, with their command-line options. Imports nothing heavy."""
 
 import importlib
 from collections.abc import Mapping
@@ -16,12 +16,12 @@ class Option:
     """An option of the command line that changes a setting.
 
     Attributes:
-        flag: As it is typed, such as ``"--noise"``.
+        flag: Name on the command line, such as ``"--noise"``.
         setting: Field of the task's settings that it sets.
-        help: What it is for.
-        metavar: What stands for the value in the help.
-        type: Of the value.
-        several: Whether the setting is a tuple: of what commas separate, or of the one value.
+        help: Help text.
+        metavar: Placeholder of the value in the help.
+        type: Type of the value.
+        several: Whether the setting is a tuple, whose values are separated by commas.
     """
 
     flag: str
@@ -33,11 +33,11 @@ class Option:
 
     @property
     def name(self) -> str:
-        """Attribute of the parsed arguments."""
+        """Its attribute in the parsed arguments."""
         return self.flag.removeprefix("--").replace("-", "_")
 
     def value(self, typed: Any) -> Any:
-        """What the setting becomes; None where nothing was typed.
+        """Value of the setting; None if the option was not used.
 
         Example:
             >>> Option(flag="--datasets", setting="datasets", help="", several=True).value("wine, yacht")
@@ -56,12 +56,12 @@ class Entry:
         task: The task, or where to import it from when it is run, as ``"package.module:NAME"``.
         purpose: What it does, in half a sentence.
         example: A command to try.
-        data: Help of ``--data``; empty for a task that makes its own data.
-        preset: Preset that is used where none is named.
+        data: Help of ``--data``; empty for a task that generates its data.
+        preset: Default preset.
         presets: Help of ``--preset``.
-        options: What else can be typed.
+        options: Further options.
         seeds: Help of ``--seeds``; empty for a task whose settings have none.
-        ablations: Help of ``--ablation``; empty for a task without.
+        ablations: Help of ``--ablation``; empty for a task without ablations.
         out: Help of ``--out``.
     """
 
@@ -77,7 +77,7 @@ class Entry:
     out: str = "where finished cells and results are kept"
 
     def load(self) -> "Task[Any]":
-        """The task itself."""
+        """The task, imported if necessary."""
         if not isinstance(self.task, str):
             return self.task
         module, name = self.task.split(":")
@@ -85,7 +85,7 @@ class Entry:
         return task
 
     def settings(self, typed: Mapping[str, Any]) -> dict[str, Any]:
-        """Settings that the command line changes, from what was typed, by name of the option."""
+        """Settings that the command line changes, from the parsed arguments by name."""
         values = {option.setting: option.value(typed.get(option.name)) for option in self.options}
         return {setting: value for setting, value in values.items() if value is not None}
 
@@ -164,7 +164,7 @@ TASKS.add(
 
 
 def register(task: "Task[Any]", purpose: str, **command: Any) -> None:
-    """Make a task of one's own known to ``fcal benchmark``, under its name.
+    """Register a task for ``fcal benchmark``, under its name.
 
     Args:
         task: The task.

@@ -1,4 +1,4 @@
-"""Tables as Markdown, for terminals and the docs: written from results, never typed."""
+"""Tables as Markdown, for terminals and the docs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from fcal.benchmarks.table import DONE, Column, Row, Spread, Table
 
 
 def lines_of(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table, numbers to the right.
+    """A Markdown table, with numbers aligned to the right.
 
     Example:
         >>> print(lines_of(["", "NLL"], [["oracle", "-1.8"]]), end="")
@@ -22,12 +22,12 @@ def lines_of(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def results_markdown(
     columns: Sequence[Column], table: Table, *, error: str = "sd", beside: Sequence[Sequence[str]] = ()
 ) -> str:
-    """Every row of a table: mean and spread over repetitions, and what calibrated models score.
+    """Every row of a table: mean and spread over repetitions, and the scores of calibrated models.
 
     Args:
-        columns: Of the task.
-        table: To show.
-        error: ``"sd"`` or ``"se"``, behind the mean.
+        columns: Columns of the task.
+        table: Table to show.
+        error: ``"sd"`` or ``"se"``, shown after the mean.
         beside: Further lines below the floors.
     """
     rows = [
@@ -39,14 +39,14 @@ def results_markdown(
 
 
 def floor_lines(columns: Sequence[Column], table: Table, expected: str, q95: str) -> list[list[str]]:
-    """What calibrated models score, and what 95 % of them stay below; not of columns where every row has its own."""
+    """Mean and 95 % quantile of calibrated models, except for columns in which every row has its own floor."""
     own = {column.name for column in columns for row in table.rows.values() if f"{column.name}_floor" in row.details}
     floors = {name: floor for name, floor in table.floors.items() if name not in own}
     if not floors:
         return []
     return [
-        [label, *(_floor(column, floors.get(column.name), word) for column in columns)]
-        for word, label in (("expected", expected), ("q95", q95))
+        [label, *(_floor(column, floors.get(column.name), statistic) for column in columns)]
+        for statistic, label in (("expected", expected), ("q95", q95))
     ]
 
 
@@ -76,5 +76,5 @@ def _label(name: str, row: Row, table: Table) -> str:
     return f"{name} ({', '.join(marks)})" if marks else name
 
 
-def _floor(column: Column, floor: Mapping[str, float] | None, word: str) -> str:
-    return "" if floor is None else column.text(floor[word])
+def _floor(column: Column, floor: Mapping[str, float] | None, statistic: str) -> str:
+    return "" if floor is None else column.text(floor[statistic])

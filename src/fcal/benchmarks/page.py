@@ -1,4 +1,4 @@
-"""The page of a benchmark: its tables, with what their pictures are drawn from."""
+"""The HTML page of a benchmark."""
 
 import os
 from collections.abc import Mapping
@@ -21,11 +21,11 @@ def write_page(
     """Write one self-contained page of all tables.
 
     Args:
-        path: Where to.
-        benchmark: What was computed.
-        command: What was run.
-        preset: Name of the preset that the settings are of, if any.
-        versions: Versions, commit and machine; those of this process where absent.
+        path: File to write.
+        benchmark: Finished benchmark.
+        command: Command that was run.
+        preset: Name of the preset of the settings, if any.
+        versions: Versions, commit and machine; those of this process by default.
     """
     task, settings = benchmark.task, benchmark.settings
     tables = []

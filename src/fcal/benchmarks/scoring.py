@@ -1,4 +1,4 @@
-"""Predictions in, numbers out: what tasks compute of the test rows."""
+"""Scores of predictions on test rows."""
 
 import math
 import time
@@ -48,14 +48,14 @@ def score(
     levels: Mapping[str, float] | None = None,
     digits: int = DIGITS,
 ) -> dict[str, Any]:
-    """Columns that every task may have, part by part, with what a calibrated model would score.
+    """Columns that any task can use, for each part, and the scores of a calibrated model.
 
     Args:
-        prediction: Of a method.
-        targets: Of the test rows of every part.
+        prediction: Prediction of a method.
+        targets: Targets of the test rows of every part.
         bins: Number S of bins of calibration errors.
         df: Number K of squared residuals in a sum q.
-        levels: Column of the coverage of each level; ``{"coverage": 0.9}`` where None. ``width`` is that of the
+        levels: Column of the coverage of each level; ``{"coverage": 0.9}`` if None. ``width`` is that of the
             column ``"coverage"``.
         digits: Significant digits that are kept.
 
@@ -117,7 +117,7 @@ def interval_columns(
 
 
 def central_interval(dist: Distribution, level: float) -> tuple[Tensor, Tensor]:
-    """Ends of the central interval of a level."""
+    """Bounds of the central interval of a level."""
     tail = (1 - level) / 2
     return quantile(dist, tail, 1 - tail), quantile(dist, 1 - tail, tail)
 
@@ -128,7 +128,7 @@ def standard_report(z: Tensor, *, bins: int, df: int) -> Report:
 
 
 def floors_of(report: Report, names: Sequence[str], digits: int = DIGITS) -> dict[str, Any]:
-    """What a calibrated model scores on as many rows, by calibration error."""
+    """Scores of a calibrated model on the same number of rows, by calibration error."""
     floors = {name: getattr(report, f"{name}_floor") for name in names}
     return {
         name: None if floor is None else rounded({"expected": floor.expected, "q95": floor.q95}, digits)
@@ -137,7 +137,7 @@ def floors_of(report: Report, names: Sequence[str], digits: int = DIGITS) -> dic
 
 
 def milliseconds(predict: Callable[[], object], rows: int, repeats: int = 3) -> float:
-    """Processor time of predicting one row, the quickest of some repetitions."""
+    """Processor time of predicting one row, the minimum over several repetitions."""
     times = []
     for _ in range(repeats):
         start = time.process_time()
@@ -152,7 +152,7 @@ def root_mean_square(error: Tensor) -> float:
 
 
 def rounded(numbers: Mapping[str, float | None], digits: int = DIGITS) -> dict[str, float | None]:
-    """Numbers with few digits, and None for those that JSON cannot hold.
+    """Numbers rounded to significant digits; None for those that JSON cannot represent.
 
     Example:
         >>> rounded({"nll": -1.23456789, "crps": float("nan")})
@@ -162,5 +162,5 @@ def rounded(numbers: Mapping[str, float | None], digits: int = DIGITS) -> dict[s
 
 
 def shortened(value: float | None, digits: int = DIGITS) -> float | None:
-    """A number with few digits; None for one that JSON cannot hold."""
+    """A number rounded to significant digits; None for one that JSON cannot represent."""
     return None if value is None or not math.isfinite(value) else float(f"{value:.{digits}g}")

@@ -10,7 +10,7 @@ from typing import Any
 from fcal.plots.styles import ColumnStyle
 
 DONE, FAILED, CRASHED, MISSING = "done", "failed", "crashed", "missing"  # missing: not computed yet
-_ROW_WORDS = ("seeds", "finished", "status", "reason")
+_ROW_FIELDS = ("seeds", "finished", "status", "reason")
 _MISSING = "-"
 
 
@@ -20,7 +20,7 @@ class Column(ColumnStyle):
 
     Attributes:
         name: Its key in the JSON document.
-        percent: Whether the factor of 100 makes a share a percentage, which the title then says by itself.
+        percent: Whether the factor of 100 turns a fraction into a percentage, so that the heading omits the factor.
         digits: Significant digits in printed tables.
         printed: Whether it is shown in a terminal.
     """
@@ -32,7 +32,7 @@ class Column(ColumnStyle):
 
     @property
     def heading(self) -> str:
-        """The title, with the factor that its numbers are shown with.
+        """The title, and the factor that values are multiplied by for display.
 
         Example:
             >>> Column(name="ece_q", title="ECE(q)", factor=100).heading
@@ -41,7 +41,7 @@ class Column(ColumnStyle):
         return self.title if self.factor == 1 or self.percent else f"{self.title} x{self.factor:g}"
 
     def text(self, value: float | None, digits: int | None = None) -> str:
-        """A value as people see it.
+        """A value, formatted for display.
 
         Example:
             >>> column = Column(name="ece_q", title="ECE(q)", factor=100)
@@ -53,10 +53,10 @@ class Column(ColumnStyle):
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean of several repetitions, and how far they spread.
+    """Mean and spread of several repetitions.
 
     Attributes:
-        mean: Their mean; None where there are none.
+        mean: Their mean; None if there are none.
         sd: Their standard deviation; None for fewer than two.
         se: Standard error of the mean, in tables that show it; None for fewer than two.
     """
@@ -67,10 +67,10 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float | None], *, se: bool = False) -> "Spread":
-        """The spread of the values that are known.
+        """The spread of the defined values.
 
         Args:
-            values: Of the repetitions; None where undefined.
+            values: Values of the repetitions; None where undefined.
             se: Whether the standard error of the mean is computed too.
 
         Example:
@@ -101,8 +101,8 @@ class Row:
         seeds: The value of every repetition, by column; None where undefined.
         finished: How many repetitions are finished.
         status: ``"done"``, ``"failed"`` to train in some repetition, or ``"crashed"`` while computing it.
-        reason: Why, where it is not done.
-        details: What a task shows beside the columns, as JSON.
+        reason: Reason of the failure; empty if it is done.
+        details: Further results that a task shows, as JSON.
     """
 
     columns: Mapping[str, Spread]
@@ -113,18 +113,18 @@ class Row:
     details: Mapping[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """As it stands in the JSON document."""
-        trouble = {} if self.status == DONE else {"status": self.status, "reason": self.reason}
+        """The row as a JSON document."""
+        failure = {} if self.status == DONE else {"status": self.status, "reason": self.reason}
         spreads = {name: spread.as_dict() for name, spread in self.columns.items()}
         seeds = {name: list(values) for name, values in self.seeds.items()}
-        return {**spreads, "seeds": seeds, "finished": self.finished, **self.details, **trouble}
+        return {**spreads, "seeds": seeds, "finished": self.finished, **self.details, **failure}
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> "Row":
-        """The row of such a document."""
+        """The row of a document from :meth:`as_dict`."""
         columns = {name: Spread(**document[name]) for name in document["seeds"]}
-        known = {name: document[name] for name in _ROW_WORDS if name in document}
-        details = {name: value for name, value in document.items() if name not in (*columns, *_ROW_WORDS)}
+        known = {name: document[name] for name in _ROW_FIELDS if name in document}
+        details = {name: value for name, value in document.items() if name not in (*columns, *_ROW_FIELDS)}
         return cls(columns=columns, details=details, **known)
 
 
@@ -133,15 +133,15 @@ class Table:
     """All methods on one data set.
 
     Attributes:
-        labels: What tells it from the other tables of its task, such as noise and regime.
+        labels: Labels that identify it among the tables of its task, such as noise and regime.
         seeds: Number of repetitions: seeds, splits or folds.
         bins: Number S of bins of calibration errors.
         df: Number K of squared residuals in a sum q.
         n_test: Number of scalar test targets.
         columns: Names of the columns.
         rows: By name of the method.
-        floors: What a calibrated model scores on as many test rows: ``expected`` and ``q95`` by column.
-        details: What a task shows beside the rows, as JSON.
+        floors: Scores of a calibrated model on the same number of test rows: ``expected`` and ``q95`` by column.
+        details: Further results that a task shows, as JSON.
     """
 
     labels: Mapping[str, str]
@@ -155,7 +155,7 @@ class Table:
     details: Mapping[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """As it stands in the JSON document: labels and details beside the rest."""
+        """The table as a JSON document, with labels and details at its top level."""
         fields = {name: getattr(self, name) for name in ("seeds", "bins", "df", "n_test", "floors")}
         rows = {name: row.as_dict() for name, row in self.rows.items()}
         document = {**self.labels, "labels": list(self.labels), **fields, "columns": list(self.columns), "rows": rows}
@@ -163,7 +163,7 @@ class Table:
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> "Table":
-        """The table of such a document."""
+        """The table of a document from :meth:`as_dict`."""
         labels = {name: document[name] for name in document["labels"]}
         names = [field.name for field in dataclasses.fields(cls) if field.name not in ("labels", "details")]
         known = {name: document[name] for name in names}
@@ -177,10 +177,10 @@ def row_of(results: Sequence[Mapping[str, Any]], columns: Sequence[str], *, se: 
     """The row of finished repetitions.
 
     Args:
-        results: What cells hold: ``status``, and ``columns`` with a list of values each.
+        results: Results of cells: ``status``, and ``columns`` with a list of values each.
         columns: Names of the columns.
         se: Whether standard errors are computed too.
-        details: What a task shows beside them.
+        details: Further results that a task shows.
     """
     values = {
         name: [value for result in results for value in result.get("columns", {}).get(name, [None])] for name in columns

@@ -1,4 +1,4 @@
-"""A training as a cell: its config in, weights out, found again by the address of the config."""
+"""A training as a cell: its weights are stored under the address of its config."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -14,7 +14,7 @@ Network = TypeVar("Network", bound=nn.Module)
 def training_cell(
     kind: str, config: Mapping[str, Any], *, needs: tuple[Cell, ...] = (), affinity: str | None = None, label: str = ""
 ) -> Cell:
-    """A cell that leaves weights beside its result."""
+    """A cell that stores weights in addition to its result."""
     return Cell(kind, config, needs=needs, artifacts=(WEIGHTS,), affinity=affinity, label=label)
 
 
@@ -31,7 +31,7 @@ def save_networks(store: Store, kind: str, config: Mapping[str, Any], networks: 
 def load_networks(
     store: Store, kind: str, config: Mapping[str, Any], new: Callable[[], Network], count: int = 1
 ) -> list[Network]:
-    """Read them into new networks of the same shape, in evaluation mode.
+    """Load the weights of a training into new networks, in evaluation mode.
 
     Raises:
         FileNotFoundError: There are no weights, or they are damaged.
@@ -47,6 +47,6 @@ def load_networks(
 
 
 def in_order(networks: Sequence[Network]) -> Callable[..., Network]:
-    """A function that returns stored networks one by one, in place of the one that trained them in this order."""
+    """A replacement of the function that trained networks in this order: it returns the stored ones."""
     waiting = iter(networks)
     return lambda *_: next(waiting)

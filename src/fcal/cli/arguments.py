@@ -127,8 +127,8 @@ def _add_train(commands: Commands) -> None:
 
 
 def _add_columns(command: _Parser) -> None:
-    for name, what in (("mean", "predicted means"), ("std", "predicted sd"), ("target", "true values")):
-        command.add_argument(f"--{name}", metavar="COL", default=name, help=f"column of {what} (default {name})")
+    for name, content in (("mean", "predicted means"), ("std", "predicted sd"), ("target", "true values")):
+        command.add_argument(f"--{name}", metavar="COL", default=name, help=f"column of {content} (default {name})")
     command.add_argument("--quantiles", metavar="PATTERN", help="columns of quantiles instead of mean and std, as 'q*'")
     command.add_argument(
         "--family", default="normal", help="law of mean and std: normal, laplace, student-t:5, ... (default normal)"

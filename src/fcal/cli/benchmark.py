@@ -1,4 +1,4 @@
-"""``fcal benchmark``: one command for every task, built in or of a plugin."""
+"""``fcal benchmark``: one command for every task, built-in or from a plugin."""
 
 import shlex
 from argparse import Namespace
@@ -30,12 +30,12 @@ _WIDEST = 400
 
 
 def run(arguments: Namespace, words: list[str]) -> int:
-    """Compute what is missing of a benchmark, print its tables, and write them and the page."""
+    """Compute missing cells of a benchmark, print its tables, and write them and the page."""
     try:
         with plain_warnings():
             return _run(arguments, words)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt("stopped; what is finished is kept: the same command goes on where it was") from None
+        raise KeyboardInterrupt("stopped; finished cells are kept: the same command resumes the run") from None
 
 
 def _run(arguments: Namespace, words: list[str]) -> int:
@@ -48,7 +48,7 @@ def _run(arguments: Namespace, words: list[str]) -> int:
         return _ablation(task, settings, arguments, command)
     methods = None if arguments.methods is None else [name.strip() for name in arguments.methods.split(",")]
     data = getattr(arguments, "data", None)
-    # Bad input is refused before a folder is made.
+    # Rejects bad input before a folder is created.
     plan(task, task.problems(settings, Store(f"{arguments.out}/cells"), data), methods)
     out = writable_folder(arguments.out)
     done = benchmark(
@@ -71,7 +71,7 @@ def _run(arguments: Namespace, words: list[str]) -> int:
     else:
         _print(done)
         print("\n".join([f"page: {page}", *(f"picture: {path}" for path in pictures)]))
-    return _complain(dict(done.crashed))
+    return _print_crashes(dict(done.crashed))
 
 
 def _changes(entry: Entry, arguments: Namespace) -> dict[str, Any]:
@@ -89,12 +89,12 @@ def _draw(task: Task[Any], done: Benchmark[Any], out: Any) -> list[str]:
 
 
 def _ablation(task: Task[Any], settings: Any, arguments: Namespace, command: str) -> int:
-    """The same for one ablation, with a picture instead of the page."""
+    """Compute one ablation, and write its picture instead of the page."""
     if arguments.methods is not None or (arguments.seeds or 1) != 1:
-        raise ValueError("expected `--ablation` without `--methods`, on one seed, got more")
+        raise ValueError("expected `--ablation` without `--methods` and with one seed, got more")
     ablations = task.ablations()
     labels = {label: vars(arguments)[label] for label in ablations.LABELS}
-    ablations.ablation_cells(arguments.ablation, settings, **labels)  # bad input is refused before a folder is made
+    ablations.ablation_cells(arguments.ablation, settings, **labels)  # rejects bad input before a folder is created
     out = writable_folder(arguments.out)
     done = ablations.ablation(
         arguments.ablation,
@@ -115,12 +115,12 @@ def _ablation(task: Task[Any], settings: Any, arguments: Namespace, command: str
         print(ablations.markdown(document))
         print(f"picture: {picture}")
     points = [(series, point) for series, curve in done["series"].items() for point in curve]
-    return _complain(
+    return _print_crashes(
         {f"{series} at {point['x']}": point["reason"] for series, point in points if point["status"] == "crashed"}
     )
 
 
-def _complain(crashed: dict[str, str]) -> int:
+def _print_crashes(crashed: dict[str, str]) -> int:
     """Print a line for every cell that could not be computed; the others are stored."""
     for name, reason in crashed.items():
         say(f"fcal: {name} could not be computed: {reason}")
@@ -128,7 +128,7 @@ def _complain(crashed: dict[str, str]) -> int:
 
 
 def _print(done: Benchmark[Any]) -> None:
-    """Every table, its further sections, and what titles of columns and rows do not say."""
+    """Print every table with its sections, and footnotes on columns and rows."""
     console = Console(soft_wrap=True)
     task = done.task
     for table in done.tables:
@@ -149,12 +149,9 @@ def _print(done: Benchmark[Any]) -> None:
 
 def _grid(task: Task[Any], table: Table, *, spread: bool) -> Grid:
     columns = [column for column in task.columns if column.printed]
-    headings = [
-        column.heading.replace(" x", "\nx").replace(", ", "\n").replace("(sigma)", "\nsigma") for column in columns
-    ]
     grid = Grid(
         "",
-        *headings,
+        *(_heading(column) for column in columns),
         title=task.table_title(table),
         caption=task.caption(table),
         box=SIMPLE_HEAD,
@@ -182,6 +179,6 @@ def _heading(column: Column) -> str:
 
 
 def _show(console: Console, grid: Grid) -> None:
-    """Print a table whole: a narrow terminal may fold its lines, but never drops digits."""
+    """Print a table at full width: a narrow terminal may wrap its lines, but no digits are dropped."""
     needed = console.measure(grid, options=console.options.update(width=_WIDEST)).maximum
     Console(width=max(needed, 1)).print(grid)

@@ -1,4 +1,4 @@
-"""Modules of users that ``--plugin`` names."""
+"""Import of the modules that ``--plugin`` names."""
 
 import contextlib
 import importlib

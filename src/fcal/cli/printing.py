@@ -1,4 +1,4 @@
-"""What is printed: one JSON document, or tables for people."""
+"""Output of commands: one JSON document, or tables."""
 
 import json
 import math

@@ -80,13 +80,13 @@ def _train(config: RunConfig, folder: Path, arguments: Namespace) -> "Run":
     except OSError as error:
         if error.errno not in _DISK_FULL:
             raise
-        raise OSError(f"{error.strerror} in {folder}; the same command with --resume goes on") from error
+        raise OSError(f"{error.strerror} in {folder}; the same command with --resume continues") from error
     except SystemExit as error:  # raised by the network or the data: the run is not finished, whatever the code
         raise RuntimeError(f"expected a training that ends by itself, got sys.exit({error.code!r})") from error
     except KeyboardInterrupt:
         has_checkpoint = any((folder / TRAINING).rglob("checkpoint.json"))
         remedy = (
-            "; the same command with --resume goes on from the last checkpoint"
+            "; the same command with --resume continues from the last checkpoint"
             if has_checkpoint
             else " before the first checkpoint; the same command with --resume starts again"
         )

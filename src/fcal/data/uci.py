@@ -1,4 +1,4 @@
-"""Tables of the UCI repository with the standard splits of Hernandez-Lobato and Gal, as their text files hold them."""
+"""Reader of UCI tables with the standard splits of Hernandez-Lobato and Gal, from their text files."""
 
 import os
 import warnings
@@ -28,7 +28,7 @@ class UCITable:
     """A table and its splits, in original units.
 
     Attributes:
-        name: What it is called here.
+        name: Name in :data:`NAMES`.
         x: Features. Shape ``(n, features)``, float64.
         y: Targets. Shape ``(n,)``, float64.
         train: For each split, the rows to train on.
@@ -43,7 +43,7 @@ class UCITable:
 
 
 def uci_folder(data: str | os.PathLike[str]) -> Path:
-    """The folder of the tables: the one given, or ``uci_gal`` in it.
+    """The folder of the tables: ``data``, or ``uci_gal`` in it.
 
     Raises:
         ValueError: There is no such folder, or none of the tables is in it.
@@ -58,9 +58,9 @@ def uci_folder(data: str | os.PathLike[str]) -> Path:
     wanted = "expected `data` a folder of UCI tables (concrete/data/data.txt, ...)"
     if not folder.is_dir():
         raise ValueError(f"{wanted}, got {folder}, no folder")
-    for place in (folder, folder / "uci_gal"):
-        if any((place / name / "data" / "data.txt").is_file() for name in NAMES.values()):
-            return place
+    for root in (folder, folder / "uci_gal"):
+        if any((root / name / "data" / "data.txt").is_file() for name in NAMES.values()):
+            return root
     raise ValueError(f"{wanted}, got {folder}, which has none of them")
 
 
@@ -70,7 +70,7 @@ def read_uci(data: str | os.PathLike[str], name: str, *, splits: int | None = No
     Args:
         data: See :func:`uci_folder`.
         name: One of :data:`NAMES`.
-        splits: How many of its splits, from the first; all where None.
+        splits: How many of its splits, from the first; all if None.
 
     Raises:
         ValueError: The name is unknown, files are missing or malformed, values are not finite, or rows of a split are
@@ -102,7 +102,7 @@ def read_uci(data: str | os.PathLike[str], name: str, *, splits: int | None = No
 
 
 def _split(folder: Path, number: int, rows: int) -> tuple[Tensor, Tensor]:
-    train, test = (_indices(folder / f"index_{part}_{number}.txt", rows) for part in ("train", "test"))
+    train, test = (_indices(folder / f"index_{purpose}_{number}.txt", rows) for purpose in ("train", "test"))
     if min(len(train), len(test)) < 2 or len(torch.cat([train, test]).unique()) != len(train) + len(test):
         raise ValueError(
             f"expected {folder / f'index_test_{number}.txt'} of rows that are not trained on, got some twice or too few"
@@ -128,7 +128,7 @@ def _indices(path: Path, below: int) -> Tensor:
 def _numbers(path: Path, *, columns: bool = False) -> "np.ndarray[tuple[int, ...], np.dtype[np.float64]]":
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # an empty file is refused below
+            warnings.simplefilter("ignore", UserWarning)  # an empty file is rejected below
             numbers = np.loadtxt(path, dtype=np.float64, ndmin=2 if columns else 1)
     except FileNotFoundError:
         raise ValueError(f"expected {path}, got no such file") from None

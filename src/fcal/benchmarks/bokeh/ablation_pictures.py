@@ -1,4 +1,4 @@
-"""Ablations as pictures, from their documents alone."""
+"""Pictures of ablations, from their documents."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,14 +10,14 @@ from fcal.benchmarks.bokeh.ablations import ABLATIONS, Panel
 from fcal.plots.ablation_plots import dots, lines
 from fcal.plots.matplotlib_renderer import new_picture
 
-_DIVERGENCE = "divergence"  # names are varied there, not numbers
+_DIVERGENCE = "divergence"  # varies names, not numbers
 
 
 def draw(document: Mapping[str, Any]) -> Figure:
-    """A picture of an ablation: a panel for every column that it is about.
+    """Draw an ablation, with the panels of its definition.
 
     Args:
-        document: What :func:`ablation` returned, or the JSON of it.
+        document: Result of :func:`ablation`, or the same read from JSON.
 
     Returns:
         A figure outside of pyplot; ``.savefig(path)`` writes it.
@@ -32,7 +32,7 @@ def draw(document: Mapping[str, Any]) -> Figure:
         _dots(document, panel, ax) if of_names else _lines(document, panel, ax)
     figure.suptitle(_headline(document), fontsize=11)
     if not of_names:
-        handles, labels = max((ax.get_legend_handles_labels() for ax in figure.axes), key=lambda found: len(found[1]))
+        handles, labels = max((ax.get_legend_handles_labels() for ax in figure.axes), key=lambda legend: len(legend[1]))
         figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
     return figure
 
@@ -40,19 +40,19 @@ def draw(document: Mapping[str, Any]) -> Figure:
 def _lines(document: Mapping[str, Any], panel: Panel, ax: Axes) -> None:
     design = ABLATIONS[document["ablation"]]
     across = panel.against or "x"
-    # The baseline of a loss has none itself: it is the line at zero.
-    shown = {name: found for name, found in document["series"].items() if name != design.baseline}
+    # The baseline is the line at zero.
+    curves = {name: points for name, points in document["series"].items() if name != design.baseline}
     pairs = {
         document["titles"][name]: [
             (_times(point.get(across), panel.against_factor), _times(point.get(panel.column), panel.factor))
-            for point in found
+            for point in points
         ]
-        for name, found in shown.items()
+        for name, points in curves.items()
     }
-    words = {
-        document["titles"][name]: [f"{point['x']:g}" for point in found]
-        for name, found in shown.items()
-        if found[0]["x"] is not None
+    marks = {
+        document["titles"][name]: [f"{point['x']:g}" for point in points]
+        for name, points in curves.items()
+        if points[0]["x"] is not None
     }
     lines(
         pairs,
@@ -60,7 +60,7 @@ def _lines(document: Mapping[str, Any], panel: Panel, ax: Axes) -> None:
         y=panel.label,
         log_x=design.log or panel.against is not None,
         log_y=panel.log,
-        marks=words if panel.against else None,
+        marks=marks if panel.against else None,
         floor=_floor(document, panel),
         zero=design.baseline is not None,
         legend=False,
@@ -85,11 +85,11 @@ def _times(value: float | None, factor: float) -> float | None:
 
 
 def _floor(document: Mapping[str, Any], panel: Panel) -> tuple[float, float] | None:
-    found = document["floors"].get(panel.column)
-    return None if found is None else (found["expected"], found["q95"])
+    floor = document["floors"].get(panel.column)
+    return None if floor is None else (floor["expected"], floor["q95"])
 
 
 def _headline(document: Mapping[str, Any]) -> str:
-    what = f"{document['noise']} noise, {document['regime']}, one seed"
+    data = f"{document['noise']} noise, {document['regime']}, one seed"
     grid = f"K = {document['df']}, S = {document['bins']}, n = {document['n_test']:,}"
-    return f"{document['title']}\n{what}; evaluated at {grid}"
+    return f"{document['title']}\n{data}; evaluated at {grid}"

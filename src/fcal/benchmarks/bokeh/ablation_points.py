@@ -1,4 +1,4 @@
-"""Points of an ablation: a training each, in a cell of its own, and what its network scores on test images."""
+"""Points of an ablation: each is a training in a cell of its own, and the scores of its network on test images."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -32,8 +32,8 @@ class Point:
 
     Attributes:
         series: The curve.
-        x: Value of what is varied; None for a point that does not depend on it.
-        options: What it was trained by.
+        x: Value of the varied quantity; None for a point that does not depend on it.
+        options: Options of its training.
         cell: The cell; points of several ablations may share one.
     """
 
@@ -52,8 +52,8 @@ def trained(
         settings: Network and budget.
         data: Images and labels.
         series: Its curve.
-        x: Value of what is varied.
-        options: Of the objective, with its name.
+        x: Value of the varied quantity.
+        options: Options of the objective, with its name.
         like: Method of the table whose network, first training and choice of the epoch it shares.
     """
     method = METHODS[like]
@@ -76,8 +76,8 @@ def likelihood(settings: Settings, data: BokehConfig, series: str = "nll", x: fl
 
 
 def repaired(settings: Settings, data: BokehConfig, recalibrator: str) -> Point:
-    """The network trained by likelihood, with a repair fitted to the validation images."""
-    # It needs that network's own point, so that two processes do not train it at the same time.
+    """The network trained by likelihood, recalibrated on the validation images."""
+    # It needs the point of that network, so that two processes do not train it at the same time.
     before = likelihood(settings, data).cell
     cell = _cell({**before.config, "recalibrator": recalibrator}, data, recalibrator, before)
     return Point(series=recalibrator, x=None, options={**_LIKELIHOOD, "recalibrator": recalibrator}, cell=cell)
@@ -89,15 +89,15 @@ def compute(kind: str, config: Mapping[str, Any], store: Store) -> dict[str, Any
 
 
 def compute_point(kind: str, config: Mapping[str, Any], store: Store) -> dict[str, Any]:
-    """Train a point's network where that is still to be done, and score it on test images.
+    """Train the network of a point if necessary, and score it on test images.
 
     Args:
         kind: ``"bokeh-point"``.
-        config: Of the cell.
-        store: Where trainings are kept.
+        config: Config of the cell.
+        store: Store of finished trainings.
 
     Returns:
-        Columns, floors and the chosen epoch; or why the network could not be trained.
+        Columns, floors and the chosen epoch; or the reason why the network could not be trained.
     """
     if kind != KIND:
         raise ValueError(f"expected `kind` {KIND!r}, got {kind!r}")

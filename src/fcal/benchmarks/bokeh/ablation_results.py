@@ -37,8 +37,8 @@ def ablation_points(
     noise = noise or design.noise or _USUAL_NOISE
     if design.noise not in (None, noise):
         raise ValueError(f"expected `noise` {design.noise!r} for the ablation {name!r}, got {noise!r}")
-    found = design.points(settings, settings.data(noise, regime or _USUAL_REGIME, SEED))
-    return _ends(found) if ends_only else found
+    points = design.points(settings, settings.data(noise, regime or _USUAL_REGIME, SEED))
+    return _ends(points) if ends_only else points
 
 
 def ablation_cells(name: str, settings: Settings, noise: str | None = None, regime: str | None = None) -> list[Cell]:
@@ -63,7 +63,7 @@ def ablation(
     progress: bool = True,
     ends_only: bool = False,
 ) -> dict[str, Any]:
-    """Compute what is missing of an ablation, and gather its curves.
+    """Compute missing points of an ablation, and collect its curves.
 
     One seed; every point starts from the same stored weights and trains for ``settings.tune_epochs``, of which the
     one with the lowest validation likelihood is kept.
@@ -71,17 +71,17 @@ def ablation(
     Args:
         name: ``"k"``, ``"gamma"``, ``"lambda"`` or ``"divergence"``.
         settings: Data, network and budget.
-        store: Where finished cells are.
-        noise: Kind of label noise; heteroscedastic where None, and Gamma for ``"gamma"``.
-        regime: Regime of the data; paper-like where None.
+        store: Store of finished cells.
+        noise: Kind of label noise; heteroscedastic by default, and Gamma for ``"gamma"``.
+        regime: Regime of the data; paper-like by default.
         workers: Processes.
         progress: Whether a bar is shown.
-        ends_only: Only the first and the last point of every curve.
+        ends_only: Whether only the first and the last point of every curve are computed.
 
     Returns:
         Plain values: ``series`` has a list of points for every curve, each with ``x``, ``status``, ``options`` and the
-        columns; ``x`` is None for what does not depend on what is varied. A network that could not be trained has
-        the status ``"failed"``, a point that could not be computed ``"crashed"``, both with a reason and no numbers.
+        columns; ``x`` is None for points that do not depend on the varied quantity. A network that could not be trained
+        has the status ``"failed"``, one that could not be computed ``"crashed"``, both with a reason, without numbers.
 
     Raises:
         ValueError: An unknown ablation (the known ones are listed), noise or regime, or a noise that does not fit.
@@ -128,10 +128,10 @@ def markdown(document: Mapping[str, Any]) -> str:
     lines = [f"| | {' | '.join([document['varied'], *columns])} |", "|---" * (len(columns) + 2) + "|"]
     for series, points in document["series"].items():
         for point in points:
-            words = [document["titles"][series], _word(point["x"])]
-            numbers = [_word(point.get(name)) for name in columns]
+            labels = [document["titles"][series], _text(point["x"])]
+            numbers = [_text(point.get(name)) for name in columns]
             lines.append(
-                f"| {' | '.join(words + (numbers if point['status'] == 'done' else _failed(point, columns)))} |"
+                f"| {' | '.join(labels + (numbers if point['status'] == 'done' else _failed(point, columns)))} |"
             )
     return "\n".join(lines)
 
@@ -140,7 +140,7 @@ def _ends(points: list[Point]) -> list[Point]:
     of_series: dict[str, list[Point]] = {}
     for point in points:
         of_series.setdefault(point.series, []).append(point)
-    kept = {id(point) for found in of_series.values() for point in (found[0], found[-1])}
+    kept = {id(point) for curve in of_series.values() for point in (curve[0], curve[-1])}
     return [point for point in points if id(point) in kept]
 
 
@@ -159,11 +159,11 @@ def _columns(design: Ablation) -> list[str]:
 
 
 def _add_drops(design: Ablation, series: Mapping[str, list[dict[str, Any]]]) -> None:
-    """By how many per cent the error of each point is larger than that of the baseline at the same place."""
+    """Add to every point how much larger its error is than that of the baseline at the same ``x``, in per cent."""
     if design.baseline is None:
         return
     baseline = {point["x"]: point for point in series[design.baseline]}
-    for point in (point for found in series.values() for point in found):
+    for point in (point for curve in series.values() for point in curve):
         for name in _DROPS:
             reference = baseline[point["x"]].get(name)
             if point["status"] == "done" and reference:
@@ -171,17 +171,17 @@ def _add_drops(design: Ablation, series: Mapping[str, list[dict[str, Any]]]) -> 
 
 
 def _floors(outcomes: Iterable[Outcome]) -> dict[str, Any]:
-    """What a calibrated model scores on as many test images: the same for every point."""
-    found = [outcome.result["floors"] for outcome in outcomes if outcome.result and outcome.result.get("floors")]
-    return dict(found[0]) if found else {}
+    """Scores of a calibrated model on the same number of test images, which are the same for every point."""
+    floors = [outcome.result["floors"] for outcome in outcomes if outcome.result and outcome.result.get("floors")]
+    return dict(floors[0]) if floors else {}
 
 
-def _word(value: float | str | None) -> str:
+def _text(value: float | str | None) -> str:
     return "" if value is None else value if isinstance(value, str) else f"{value:.4g}"
 
 
 def _failed(point: Mapping[str, Any], columns: list[str]) -> list[str]:
-    reason = str(point["reason"]).replace("|", "/")  # which would begin a column
+    reason = str(point["reason"]).replace("|", "/")  # a bar would start a column
     return [f"{point['status']}: {reason}", *[""] * (len(columns) - 1)]
 
 

@@ -1,4 +1,4 @@
-"""What each ablation of the Bokeh benchmark varies, what it compares, and which of its columns are drawn."""
+"""Definitions of the ablations of the Bokeh benchmark: varied quantity, curves and panels."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ WEIGHTS = (0.001, 0.005, 0.02, 0.05, 0.1, 0.2, 0.5, 0.9)
 # Gradients of these two are a thousand times smaller and larger than the likelihood's, in image units.
 LIKELIHOOD_WEIGHTS = (1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.1, 0.5)
 CALIBRATION_LOSS_WEIGHTS = (1.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0, 10000.0)
-_LAM = 0.05  # where f-Cal acts and the mean is not lost
+_LAM = 0.05  # large enough for f-Cal to have an effect, small enough to keep the mean
 _KL = {"name": "fcal", "divergence": "kl"}
 _WASSERSTEIN = {"name": "fcal", "divergence": "wasserstein"}
 _CALIBRATION_LOSS = {"name": "calibration-loss", "form": "additive", "on": "variance", "p": 1}
@@ -24,16 +24,16 @@ _CALIBRATION_LOSS = {"name": "calibration-loss", "form": "additive", "on": "vari
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """A picture of one column.
+    """A panel that shows one column.
 
     Attributes:
-        column: What is drawn upwards.
-        label: What it is called.
-        factor: By which it is multiplied for people to read.
-        against: Column drawn to the right; what is varied where None.
-        against_label: What that is called.
-        against_factor: By which that is multiplied.
-        log: Whether it grows by factors.
+        column: Column on the vertical axis.
+        label: Its label.
+        factor: Factor by which it is multiplied.
+        against: Column on the horizontal axis; the varied quantity if None.
+        against_label: Its label.
+        against_factor: Factor by which it is multiplied.
+        log: Whether the vertical axis is logarithmic.
     """
 
     column: str
@@ -47,17 +47,17 @@ class Panel:
 
 @dataclass(frozen=True, kw_only=True)
 class Ablation:
-    """One thing that is varied while all else stays.
+    """A quantity that is varied while all others are fixed.
 
     Attributes:
-        title: What it asks.
-        points: From settings and data to the points of all curves.
-        varied: What is varied.
-        log: Whether it is varied by factors.
-        titles: What people call each curve.
-        panels: What is drawn.
-        noise: The only noise that it makes sense for; None for any.
-        baseline: Curve from which the accuracy lost is counted, if any.
+        title: Title of the picture.
+        points: Function from settings and data to the points of all curves.
+        varied: Name of the varied quantity.
+        log: Whether its axis is logarithmic.
+        titles: Title of each curve.
+        panels: Panels of the picture.
+        noise: The only noise that it applies to; None for any.
+        baseline: Curve relative to which the loss of accuracy is measured, if any.
     """
 
     title: str
@@ -71,12 +71,12 @@ class Ablation:
 
 
 def _by_degrees(settings: Settings, data: BokehConfig) -> list[Point]:
-    r"""K by itself, and with the weight that it carries taken out.
+    r"""K at a fixed weight lam, and at a fixed weight of the term with K.
 
     With the mean m and variance s^2 of z^2, f-Cal-KL is (log(2/s^2) + s^2/2 - 1) / 2 + (K/4) (m - 1)^2. In the
     additive form, nll + a * f-Cal, the term with K has the weight a K / 4 beside a likelihood of weight 1. The convex
     form at lam is 1 - lam times the additive one at a = lam / (1 - lam), so a = lam / (1 - lam) * df / K keeps that
-    weight at its value for K = df exactly. What then still varies with K is the weight of the term of s alone.
+    weight at its value for K = df exactly. Then only the weight of the term of s varies with K.
     """
     points = [likelihood(settings, data)]
     points.append(trained(settings, data, "z", None, {**_KL, "lam": _LAM, "on": "z"}))
@@ -96,7 +96,7 @@ def _by_degrees(settings: Settings, data: BokehConfig) -> list[Point]:
 
 
 def _by_shape(settings: Settings, data: BokehConfig) -> list[Point]:
-    """Noise from strongly skewed to nearly normal, and networks that believe it normal."""
+    """Noise from strongly skewed to nearly normal, and networks that assume normal noise."""
     points = []
     for shape in SHAPES:
         here = replace(data, shape=shape)
@@ -110,7 +110,7 @@ def _by_shape(settings: Settings, data: BokehConfig) -> list[Point]:
 
 
 def _by_weight(settings: Settings, data: BokehConfig) -> list[Point]:
-    """How much calibration each weight buys, and for how much accuracy."""
+    """Calibration and accuracy at each weight."""
     of_series: dict[str, tuple[dict[str, Any], tuple[float, ...]]] = {
         "l1_nll": ({"name": WEIGHTED_LIKELIHOOD}, LIKELIHOOD_WEIGHTS),
         "calibration_loss": (_CALIBRATION_LOSS, CALIBRATION_LOSS_WEIGHTS),
@@ -127,7 +127,7 @@ def _by_weight(settings: Settings, data: BokehConfig) -> list[Point]:
 
 
 def _by_divergence(settings: Settings, data: BokehConfig) -> list[Point]:
-    """Every divergence at one weight; those of the residuals themselves cannot constrain q."""
+    """Every divergence at one weight; those of sorted residuals apply to z, not to q."""
     points = [likelihood(settings, data)]
     for name in divergences.names():
         options = {"name": "fcal", "divergence": name, "lam": _LAM}

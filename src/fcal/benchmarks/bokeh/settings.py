@@ -1,4 +1,4 @@
-"""Settings of the Bokeh benchmark: three presets, and what a user may change."""
+"""Settings of the Bokeh benchmark, and its presets."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ class Settings:
     """Data, network and budget of a Bokeh benchmark.
 
     Every method trains the same network for ``base_epochs`` by its plain loss (the likelihood; smooth L1 for the
-    deterministic one) and then for ``tune_epochs`` by its own, once for each of its candidates; all have equally many.
+    deterministic one) and then for ``tune_epochs`` by its own, once for each candidate, as many for every method.
 
     Args:
         noises: Kinds of label noise; a table for each.
@@ -27,14 +27,14 @@ class Settings:
         width: Channels of the network's first layer.
         hidden: Units of its hidden layer.
         base_epochs: Epochs by the plain loss.
-        base_rate: Learning rate of it.
-        base_batch: Images in a batch of it.
+        base_rate: Learning rate of that training.
+        base_batch: Images in a batch of that training.
         tune_epochs: Epochs by the method's own loss.
-        tune_rate: Learning rate of it.
-        tune_batch: Images in a batch of it; calibration is a property of a batch, so it is larger.
-        candidates: Hyper-parameters tried for each method.
+        tune_rate: Learning rate of that training.
+        tune_batch: Images in its batches; they are larger because calibration is a property of a batch.
+        candidates: Number of hyper-parameters tried for each method.
         folds: Folds of the rows that cross-fit.
-        early_epochs: Epochs that their networks have in common.
+        early_epochs: Epochs that their networks share.
         fold_epochs: Epochs of each network after these.
         scale_epochs: Epochs of networks of error bars, at ``tune_rate``.
         df: Number K of squared residuals in a sum q, in the losses and in the table.

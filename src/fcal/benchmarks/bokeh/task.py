@@ -1,4 +1,4 @@
-"""The Bokeh benchmark: find the centre of the one red disc, and say how sure that is."""
+"""The Bokeh benchmark: predict the centre of the one red disc, with its uncertainty."""
 
 import importlib
 from collections.abc import Mapping, Sequence
@@ -30,10 +30,10 @@ class BokehTask(Task[Settings]):
     title = "Bokeh benchmark"
     notes = (
         "Bokeh: find the centre of the one red disc among coloured ones that may hide it. A label is the true centre "
-        "plus noise whose law is known for every image, so a predicted uncertainty can be compared with the true one, "
-        "and a network with an oracle that knows the noise.",
-        "Epochs and hyper-parameters are chosen by the negative log-likelihood of the validation images, with as many "
-        "candidates for every method (the deterministic network by its accuracy); nothing is chosen by the test "
+        "plus noise whose distribution is known for every image, so a predicted uncertainty can be compared with the "
+        "true one, and a network with an oracle that knows the noise.",
+        "Epochs and hyper-parameters are chosen by the negative log-likelihood of the validation images, with equally "
+        "many candidates for every method (the deterministic network by its accuracy); nothing is chosen by the test "
         "images.",
     )
     presets = PRESETS
@@ -119,7 +119,7 @@ class BokehTask(Task[Settings]):
         return f"{table.labels['noise']} noise, {table.labels['regime']} regime, {_seeds(table.seeds)}"
 
     def describe(self, settings: Settings, tables: Sequence[Table], preset: str) -> list[str]:
-        """What all tables are of, in a sentence: preset, noises, regimes, images and seeds."""
+        """Preset, noises, regimes, images and seeds, in a sentence."""
         images = tables[0].details["images"]
         subject = {"": "This page", "tiny": _TINY}.get(preset, f"Preset {preset}")
         regimes = " and ".join(f"the {regime} regime ({REGIME_NOTES[regime]})" for regime in settings.regimes)
@@ -149,12 +149,12 @@ class BokehTask(Task[Settings]):
         )
 
     def printed_sections(self, table: Table) -> list[tuple[str, str]]:
-        """The paper's numbers beside ours, where it has any."""
+        """The paper's numbers next to ours, if it has any."""
         section = tables.paper_section(table)
         return [section] if section[1] else []
 
     def ablations(self) -> Any:
-        """One thing varied, on one seed."""
+        """The module of the ablations, each on one seed."""
         return importlib.import_module("fcal.benchmarks.bokeh.ablation_results")
 
 

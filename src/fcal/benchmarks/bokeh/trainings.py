@@ -26,7 +26,7 @@ from fcal.sweeps import Cell, Store
 from fcal.training import Diverged, FitConfig, ObjectiveConfig, fit, objective
 
 FIT, CROSSFIT, SCALES = "bokeh-fit", "bokeh-crossfit", "bokeh-scales"
-FIT_VERSION = 2  # part of every address; to be raised when the same config would give other numbers
+FIT_VERSION = 2  # part of every address; increase it when the same config gives different numbers
 _CROSSFIT_VERSION = 1
 _REPETITION = 1000  # from one order of the images to the next; seeds of a table are fewer
 _PREDICTED_AT_ONCE = 1000
@@ -35,7 +35,7 @@ _LOST = 1.0  # a candidate with twice the smooth L1 of the network it starts fro
 
 
 def base_cell(settings: Settings, data: BokehConfig, method: Trained, *, stop_after: int = 0) -> Cell:
-    """The training by the plain loss; with ``stop_after``, so many epochs of it, on all images."""
+    """The training by the plain loss; with ``stop_after``, only this many epochs, on all images."""
     options = {
         "epochs": settings.base_epochs,
         "stop_after": stop_after,
@@ -96,13 +96,13 @@ def _fit_cell(
     *,
     start: Cell | None,
 ) -> Cell:
-    how = FitConfig(**options, monitor=method.monitor, channels_last=True, schedule="cosine")
+    fit_config = FitConfig(**options, monitor=method.monitor, channels_last=True, schedule="cosine")
     config = {
         "version": FIT_VERSION,
         "data": asdict(data),
         "network": {**settings.network, "deterministic": method.deterministic},
         "objective": _objective_address(ObjectiveConfig(**own)),
-        "fit": asdict(how),
+        "fit": asdict(fit_config),
         "all_images": options["stop_after"] > 0,
         "start": None if start is None else start.config,
     }
@@ -122,7 +122,7 @@ def fit_cell_of(config: Mapping[str, Any]) -> Cell:
 
 
 def _objective_address(config: ObjectiveConfig) -> dict[str, Any]:
-    """An objective in an address, without the options that change nothing where there is one stratum."""
+    """Address of an objective, without the options that have no effect if there is one stratum."""
     options = asdict(config)
     if config.strata == 1:
         del options["strata"], options["by"]
@@ -130,7 +130,7 @@ def _objective_address(config: ObjectiveConfig) -> dict[str, Any]:
 
 
 def name_of(data: BokehConfig) -> str:
-    """What people call a data set."""
+    """Name of a data set, for display."""
     return f"{data.regime} {data.noise} {data.seed}"
 
 
@@ -143,11 +143,11 @@ def train(config: Mapping[str, Any], store: Store) -> dict[str, Any]:
         images = BatchConcat([splits.train, splits.validation])
     validation = None if config["all_images"] else splits.validation
     criterion = objective(ObjectiveConfig(**config["objective"]))
-    start = time.process_time()  # of one thread: other work on the machine does not count
+    start = time.process_time()  # other work on the machine does not count
     try:
         done = fit(network.train(), criterion, images, validation, FitConfig(**config["fit"]), progress=False)
     except Diverged as failure:
-        save_networks(store, FIT, config, [network])  # nothing reads it, but the cell is whole
+        save_networks(store, FIT, config, [network])  # nothing loads them, but the cell needs its artifact
         return {"status": "failed", "reason": str(failure)}
     save_networks(store, FIT, config, [network])
     history = [rounded(line) for line in done.history]
@@ -164,7 +164,7 @@ def crossfit_cell(settings: Settings, data: BokehConfig) -> Cell:
     """Networks of all images and without each fold, from a common early checkpoint."""
     common = FitConfig(batch_size=settings.base_batch, learning_rate=settings.base_rate, channels_last=True)
     early = replace(common, epochs=settings.early_epochs, schedule="constant", seed=data.seed)
-    # To the end of the schedule: error bars that overfit are repaired, and a rate that has come down leaves less bias.
+    # No early stopping: overfitted error bars are recalibrated, and a learning rate that has decayed leaves less bias.
     later = replace(common, epochs=settings.fold_epochs, seed=data.seed + 1)
     config = {
         "version": _CROSSFIT_VERSION,
@@ -180,7 +180,7 @@ def crossfit_cell(settings: Settings, data: BokehConfig) -> Cell:
 def scales_cell(settings: Settings, data: BokehConfig, scales: Options, batch: int) -> Cell:
     """Networks of error bars, trained on the errors of held-out images."""
     base = crossfit_cell(settings, data)
-    how = FitConfig(
+    fit_config = FitConfig(
         epochs=settings.scale_epochs,
         batch_size=batch or settings.tune_batch,
         learning_rate=settings.tune_rate,
@@ -191,7 +191,7 @@ def scales_cell(settings: Settings, data: BokehConfig, scales: Options, batch: i
         "version": _CROSSFIT_VERSION,
         "crossfit": base.config,
         "objective": _objective_address(ObjectiveConfig(**scales)),
-        "fit": asdict(how),
+        "fit": asdict(fit_config),
     }
     label = f"error bars by {scales['name']} of the {base.label}"
     return training_cell(SCALES, config, needs=(base,), affinity=base.affinity, label=label)
@@ -200,12 +200,12 @@ def scales_cell(settings: Settings, data: BokehConfig, scales: Options, batch: i
 def train_crossfit(config: Mapping[str, Any], store: Store) -> dict[str, Any]:
     """Train the networks of a cross-fit: weights become an artifact; the result has their errors on held-out images."""
     start = time.process_time()
-    early, how = _new_network(config), FitConfig(**config["fit"])
+    early, fit_config = _new_network(config), FitConfig(**config["fit"])
     fit(early, None, _all_images(config), None, FitConfig(**config["early"]), progress=False)
 
     def fit_on(rows: Any) -> nn.Module:
         network = copy.deepcopy(early)
-        fit(network, None, rows, None, how, progress=False)
+        fit(network, None, rows, None, fit_config, progress=False)
         return network
 
     crossfit = _crossfit(fit_on, config)
@@ -225,7 +225,7 @@ def train_scales(config: Mapping[str, Any], store: Store) -> dict[str, Any]:
 
 
 def crossfit_of(config: Mapping[str, Any], store: Store, scales: Cell | None = None) -> CrossFit:
-    """A cross-fit from stored weights, with the error bars of another training where given."""
+    """A cross-fit from stored weights, with the error bars of another training if ``scales`` is given."""
     count = config["folds"] + 1
     networks = load_networks(store, CROSSFIT, config, lambda: _new_network(config), count)
     crossfit = _crossfit(in_order(networks), config)
@@ -244,7 +244,7 @@ TRAIN: Mapping[str, Callable[[Mapping[str, Any], Store], dict[str, Any]]] = {
 
 
 def finished(cell: Cell, store: Store) -> dict[str, Any]:
-    """The result of a training, which is done now where it or its weights are missing."""
+    """The result of a training, which runs now if its result or its weights are missing."""
     result = store.compute(cell, lambda kind, config, store: TRAIN[kind](config, store))
     return dict(result)
 
@@ -257,7 +257,7 @@ def network_of(cell: Cell, store: Store) -> ConvNet:
 
 
 def candidate_record(options: Options, result: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
-    """What is known of a candidate when one is to be chosen.
+    """Record of a candidate, for the choice among candidates.
 
     Args:
         options: Its hyper-parameters.
@@ -283,14 +283,14 @@ def candidate_record(options: Options, result: Mapping[str, Any], base: Mapping[
 
 
 def chosen(candidates: Sequence[Mapping[str, Any]], *, by: str) -> int | None:
-    """Index of the chosen candidate; None where none could be trained.
+    """Index of the chosen candidate; None if none could be trained.
 
     A proper score on validation images chooses the epoch of a training and the candidate of a method, the same for
     every method. ECE is not a proper score: chosen by it, a method is rewarded for losing its mean.
 
     Args:
         candidates: Records of :func:`candidate_record`.
-        by: What is lowest for the chosen one.
+        by: Score that the chosen candidate minimizes.
 
     Example:
         >>> plain, better = {"status": "done", "nll": 1.0}, {"status": "done", "nll": 0.8}
@@ -305,7 +305,7 @@ def chosen(candidates: Sequence[Mapping[str, Any]], *, by: str) -> int | None:
 
 
 def predicted(network: nn.Module, images: Bokeh | BatchConcat) -> Distribution | Tensor:
-    """What a network predicts for every image: a distribution, or the values of a deterministic one."""
+    """Predictions of a network for every image: a distribution, or the values of a deterministic one."""
     means, scales = [], []
     with torch.inference_mode():
         for start in range(0, len(images), _PREDICTED_AT_ONCE):
@@ -320,13 +320,13 @@ def predicted(network: nn.Module, images: Bokeh | BatchConcat) -> Distribution |
 
 @lru_cache(maxsize=2)
 def splits_of(**config: Any) -> BokehSplits:
-    """The images of a config; two are kept in memory."""
+    """The images of a config; those of two configs are cached."""
     return BokehSplits(BokehConfig(**config))
 
 
-def targets_of(*parts: Bokeh) -> dict[str, Tensor]:
+def targets_of(*splits: Bokeh) -> dict[str, Tensor]:
     """Targets, truths and true sigmas of several splits."""
-    batches = [part.__getitems__(range(len(part))) for part in parts]
+    batches = [split.__getitems__(range(len(split))) for split in splits]
     return {name: torch.cat([batch[name] for batch in batches]) for name in ("target", "truth", "sigma")}
 
 
@@ -355,14 +355,14 @@ def _crossfit(fit_on: Callable[..., nn.Module], config: Mapping[str, Any]) -> Cr
 
 
 def _fit_scales(config: Mapping[str, Any]) -> Callable[[Any, nn.Module], nn.Module]:
-    """Trains a network by an objective of its distribution around the centers that come with the rows."""
-    criterion, how = objective(ObjectiveConfig(**config["objective"])), FitConfig(**config["fit"])
+    """A function that trains a network by an objective of its distribution around the centers of the rows."""
+    criterion, fit_config = objective(ObjectiveConfig(**config["objective"])), FitConfig(**config["fit"])
 
     def around_center(model: nn.Module, batch: Mapping[str, Any]) -> Mapping[str, Tensor]:
         return criterion(lambda images: recentred(model(images), batch["center"]), batch)  # type: ignore[arg-type]
 
     def fit_scales(rows: Any, start: nn.Module) -> nn.Module:
-        fit(start, around_center, rows, None, how, progress=False)
+        fit(start, around_center, rows, None, fit_config, progress=False)
         return start.eval()
 
     return fit_scales

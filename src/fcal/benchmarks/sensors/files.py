@@ -24,10 +24,10 @@ _LARGEST = 200_000_000  # bytes; the files have 3 MB at most
 
 
 def data_file(folder: Path, name: str) -> Path:
-    """A file of the data, in the folder or in its ``robot_known_noise``, once its checksum is verified.
+    """A file of the data, in the folder or in its ``robot_known_noise``, after its checksum has been verified.
 
     SciPy may crash on a damaged MATLAB file, so no reader sees a file before this check. The expected SHA-256 is the
-    one that a file ``SHA256SUMS`` in the same folder lists (as ``sha256sum`` writes it), for data of one's own, and
+    one that a file ``SHA256SUMS`` in the same folder lists (as ``sha256sum`` writes it), for your own data, and
     otherwise that of the published data.
 
     Args:
@@ -90,7 +90,7 @@ def matrices(path: Path, shapes: Mapping[str, tuple[int | str, ...]]) -> dict[st
 
     Args:
         path: The file.
-        shapes: Shape of each, where a letter stands for a size that is the same wherever the letter is.
+        shapes: Shape of each; equal letters stand for equal sizes.
 
     Raises:
         ImportError: SciPy is not installed.
@@ -109,7 +109,7 @@ def _numeric(path: Path) -> dict[str, NDArray[Any]]:
         raise ImportError("expected scipy for MATLAB files; pip install 'fcal[sensors]'") from error
     try:
         variables = loadmat(path)
-    except Exception as error:  # SciPy raises what it happens to meet: ValueError, TypeError, zlib.error, ...
+    except Exception as error:  # SciPy raises many types of errors: ValueError, TypeError, zlib.error, ...
         reason = " ".join(str(error).split())[: 2 * _SHOWN]
         raise ValueError(f"expected {path} a MATLAB file of version 4 to 7, got: {reason}") from None
     return {

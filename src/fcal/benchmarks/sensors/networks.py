@@ -18,21 +18,21 @@ from fcal.training import ObjectiveConfig, objective
 
 Loss = Callable[[Distribution, Tensor], Tensor]
 
-AT_ONCE = 16_384  # rows predicted
-_SMALLEST = 1e-3  # scale, in units of that of all errors
+AT_ONCE = 16_384  # rows predicted in one batch
+_SMALLEST = 1e-3  # smallest scale, in units of the scale of all errors
 _LEAST_DF = 2.05  # Student-t distributions of fewer degrees of freedom have no variance
-_FIRST_DF = 3.0  # above the least, before training
+_FIRST_DF = 3.0  # initial degrees of freedom above the least
 
 
 class StateNetwork(nn.Module):
     """Two hidden layers from the state to the distribution of a sensor's error.
 
     Args:
-        inputs: Inputs of the training rows, which the network standardizes by. Shape ``(n, features)``.
-        errors: Errors of the training rows, in units of whose spread the network predicts. Shape ``(n,)``.
+        inputs: Inputs of the training rows, by which the network standardizes. Shape ``(n, features)``.
+        errors: Errors of the training rows; their spread is the unit of predictions. Shape ``(n,)``.
         hidden: Units of a hidden layer.
         family: Family of the distribution.
-        corrects: Whether the known model is corrected; otherwise distributions are centred on it.
+        corrects: Whether the network corrects the known model; otherwise distributions are centred on it.
 
     Example:
         >>> network = StateNetwork(torch.randn(50, 3), torch.randn(50), hidden=8, family="laplace")
@@ -92,14 +92,14 @@ class StateRows:
 
 
 def predicted(model: Any, rows: StateRows) -> Distribution:
-    """Predictions for some rows."""
+    """Predictions for rows."""
     pred = predict(model, rows, batch_size=AT_ONCE).pred
     assert isinstance(pred, Distribution)
     return pred
 
 
 def likelihood(pred: Distribution, target: Tensor) -> Tensor:
-    """Mean negative log-likelihood, by torch's own density: errors here are not so far out that it would underflow."""
+    """Mean negative log-likelihood, by torch's ``log_prob``: errors are not so large that it underflows."""
     return -pred.log_prob(target).mean()
 
 
@@ -122,18 +122,18 @@ def loss_of(options: Options) -> Loss:
 def optimize(
     network: nn.Module, batch: Mapping[str, Tensor], loss: Loss, *, steps: int, rate: float, size: int, seed: int
 ) -> None:
-    """Train by Adam, with a learning rate that falls to 0 along a cosine."""
+    """Train with Adam and a cosine schedule of the learning rate."""
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(network.parameters(), lr=rate, fused=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     rows = len(batch["target"])
     for _ in range(steps):
-        some = torch.randint(rows, (min(size, rows),), generator=generator)
-        pred = network(batch["input"][some])
+        indices = torch.randint(rows, (min(size, rows),), generator=generator)
+        pred = network(batch["input"][indices])
         if "center" in batch:
-            pred = recentred(pred, batch["center"][some])
+            pred = recentred(pred, batch["center"][indices])
         optimizer.zero_grad()
-        value = loss(pred, batch["target"][some])
+        value = loss(pred, batch["target"][indices])
         value.backward()
         nn.utils.clip_grad_norm_(network.parameters(), 10.0)
         optimizer.step()

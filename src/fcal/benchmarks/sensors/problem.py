@@ -1,4 +1,4 @@
-"""The errors of one sensor, given some of the state: the steps of methods, and the numbers of their predictions."""
+"""The errors of one sensor, given part of the state: steps for methods, and scores of their predictions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -29,7 +29,7 @@ from fcal.sweeps import Cell, Store
 FACTS = "sensors-facts"
 COLUMNS = ("rmse", "ll", "crps", "ece_z", "ece_q", "coverage", "z2")
 _LEVEL = 0.9  # of the column `coverage`
-_TO_CHOOSE = 5000  # rows that families are compared by, about
+_TO_CHOOSE = 5000  # approximate number of rows by which families are compared
 
 
 class SensorsProblem(Problem):
@@ -40,7 +40,7 @@ class SensorsProblem(Problem):
         settings: Folds, network and budget.
         store: Where finished trainings are kept.
         checksum: Checksum of the files.
-        data: Folder of the files; None where nothing is computed.
+        data: Folder of the files; None if nothing is computed.
         name: Name of the table.
     """
 
@@ -68,11 +68,11 @@ class SensorsProblem(Problem):
         }
 
     def resolved(self, method: Method) -> Method:
-        """A single candidate, the best guess: nothing is chosen by test rows."""
+        """The method with its first candidate only, so that nothing is chosen by test rows."""
         return replace(method, candidates=method.candidates[:1]) if isinstance(method, Trained) else method
 
     def trainings(self, method: Method) -> tuple[Cell, ...]:
-        """The networks of every fold, and what else the method trains."""
+        """The networks of every fold, and further trainings of the method."""
         if method.needs == "stated":
             return ()
         return (*self.fold_cells, *self._own_cells(method))
@@ -96,7 +96,7 @@ class SensorsProblem(Problem):
         return [trainings.scales_cell(cell, scales, self.settings, batch) for cell in self.fold_cells]
 
     def facts_cell(self) -> Cell:
-        """What the table shows of its data and not of a method."""
+        """Facts of the table's data, which depend on no method."""
         config = {"version": trainings.VERSION, **self._address(trainings.TRAINING)}
         return Cell(FACTS, config, needs=self.fold_cells, affinity=self.name, label=f"facts ({self.name})")
 
@@ -113,7 +113,7 @@ class SensorsProblem(Problem):
         return [(tested == number).nonzero().squeeze(1) for number in range(self.settings.folds)]
 
     def fold(self, number: int) -> Fold:
-        """A fold's rows."""
+        """Rows of a fold."""
         return Fold(table=self.table, settings=self.settings, readings=self.readings, number=number)
 
     def stated(self) -> list[Distribution]:
@@ -143,7 +143,7 @@ class SensorsProblem(Problem):
         return Networks(parts=parts, seconds=self._seconds(self.fold_cells))
 
     def cross_fitted(self, scales: Options | None, batch: int) -> Networks:
-        """Networks of all training rows, with held-out predictions; with ``scales``, there are none of the latter."""
+        """Networks of all training rows, with held-out predictions; with ``scales``, error bars replace the latter."""
         cells = [] if scales is None else self._scales_cells(scales, batch)
         parts = []
         for number in range(self.settings.folds):
@@ -190,7 +190,7 @@ class SensorsProblem(Problem):
         }
 
     def _columns(self, by_row: Mapping[str, Tensor], cluster: Tensor) -> tuple[dict[str, float], dict[str, Any]]:
-        """Columns of some rows, and the evaluation of their residuals, whose clusters are tracks."""
+        """Columns of rows, and the report of their residuals, with tracks as clusters."""
         z, df, bins = by_row["z"], self.settings.df, self.settings.bins
         standard = Normal(torch.zeros_like(z), 1.0)
         report = fcal.evaluate(standard, z, df=df, bins=bins, cluster=cluster).as_dict()
@@ -206,7 +206,7 @@ class SensorsProblem(Problem):
         return columns, report
 
     def facts(self) -> dict[str, Any]:
-        """What the table shows of its data: sizes, stated and measured standard deviations, the noise's family."""
+        """Facts of the table's data: sizes, stated and measured standard deviations, the family of the noise."""
         readings = self.readings
         return {
             "unit": readings.unit,
@@ -218,11 +218,11 @@ class SensorsProblem(Problem):
         }
 
     def _family(self) -> dict[str, Any]:
-        """The family that errors speak for, by normal networks that have not seen them, and networks of every family.
+        """The family that fits errors of held-out normal networks best, and the likelihood of networks of every family.
 
-        Readings of a track count as one, as in the verdicts; and, beside it, those of a stretch, of all landmarks or
-        satellites together, which errs on the side of no answer. All readings are used where networks of several
-        families are trained, else about 5000, which is quicker.
+        Readings of a track count as one, as in the verdicts; a second, more conservative verdict counts all readings
+        of a stretch as one. All readings are used if networks of several families are trained, otherwise about 5000,
+        which is faster.
         """
         folds = [self._networks(number) for number in range(self.settings.folds)]
         by_family = {
@@ -231,8 +231,8 @@ class SensorsProblem(Problem):
         }
         order = torch.cat(self.test_rows)
         errors = torch.from_numpy(self.readings.error)[order]
-        some = torch.zeros(len(order), dtype=torch.bool)
-        some[:: 1 if len(self.table.families) > 1 else -(-len(order) // _TO_CHOOSE)] = True
+        subset = torch.zeros(len(order), dtype=torch.bool)
+        subset[:: 1 if len(self.table.families) > 1 else -(-len(order) // _TO_CHOOSE)] = True
         normal = cat(by_family[NORMAL])
         assert isinstance(normal, Distribution)
         by_track, by_stretch = (
@@ -240,7 +240,7 @@ class SensorsProblem(Problem):
                 normal,
                 errors,
                 groups=torch.from_numpy(groups)[order],
-                valid_mask=some,
+                valid_mask=subset,
                 folds=self.settings.folds,
                 seed=self.settings.seed,
             )
@@ -264,7 +264,7 @@ class SensorsProblem(Problem):
 
 
 def _fold_part(fold: Fold, networks: CrossFit) -> HeldOut:
-    """Held-out predictions of a cross-fit, with errors as large as those of the full network will be."""
+    """Held-out predictions of a cross-fit, with errors scaled to those expected of the full network."""
     levelled = networks.levelled()
     centre = location_of(levelled)
     target = centre + networks.error_ratio * (networks.target - centre)

@@ -45,7 +45,7 @@ _FEWEST_STRETCHES = 12
 
 @dataclass(frozen=True, kw_only=True)
 class Readings:
-    """Readings of one sensor beside the known model of it.
+    """Readings of one sensor, with its known model.
 
     Attributes:
         sensor: Name of the sensor.
@@ -80,7 +80,7 @@ class Readings:
         return replace(self, state={name: values[rows] for name, values in self.state.items()}, **arrays)
 
     def thinned(self, most: int) -> "Readings":
-        """Every second, third, ... moment of time, so that at most so many readings remain; all stretches stay.
+        """Every second, third, ... moment of time, so that at most ``most`` readings remain, of all stretches.
 
         Neighbouring readings are nearly copies of each other, so little is lost.
         """
@@ -90,7 +90,7 @@ class Readings:
 
 
 def stretches(time: Array, seconds: float) -> Integers:
-    """Number of the stretch of time that each reading is in; stretches are so many seconds long.
+    """Number of the stretch of time that each reading belongs to; a stretch is ``seconds`` long.
 
     Example:
         >>> stretches(np.array([0.0, 1.0, 20.5]), 20.0).tolist()
@@ -339,7 +339,7 @@ def checksum(sensor: str, data: str | None = None) -> str:
 
 @functools.lru_cache(maxsize=4)
 def readings_of(data: str, sensor: str, most: int, checksum: str) -> Readings:
-    """Readings of a sensor, at most so many; kept in memory as long as the files have this checksum.
+    """Readings of a sensor, at most ``most``; cached as long as the files have this checksum.
 
     Raises:
         ValueError: Files are missing or malformed, or cover too little time to hold out parts of it.

@@ -8,23 +8,23 @@ from fcal._checks import check_integer, check_number
 from fcal._registry import Registry
 
 NORMAL = "normal"
-FAMILIES = (NORMAL, "laplace", "logistic", "student-t", "gumbel")  # of what networks predict
+FAMILIES = (NORMAL, "laplace", "logistic", "student-t", "gumbel")  # of the distributions that networks predict
 
 
 @dataclass(frozen=True, kw_only=True)
 class SensorTable:
-    """The errors of one sensor, given some of the state.
+    """The errors of one sensor, given part of the state.
 
     Attributes:
         sensor: Name of the sensor.
         state: Name of the inputs.
-        inputs: Inputs of the network, names in :attr:`Readings.state`; one that ends in ``*`` stands for all that begin
-            so.
-        axis: The input that the bins are of.
+        inputs: Inputs of the network, names in :attr:`Readings.state`; one that ends in ``*`` stands for all with
+            this prefix.
+        axis: Input that is divided into bins.
         edges: Edges of the bins that the source of the data gives standard deviations for.
-        source: These standard deviations; None for a bin without.
-        robust: Whether standard deviations are 1.4826 times the median absolute error, which outliers do not move.
-        corrects: Whether networks correct the known model; otherwise they learn the scale of its errors alone.
+        source: These standard deviations; None for a bin without one.
+        robust: Whether standard deviations are 1.4826 times the median absolute error, which is robust to outliers.
+        corrects: Whether networks correct the known model; otherwise they learn only the scale of its errors.
         families: Candidates for the family of the noise. One of several is chosen on the training rows.
     """
 
@@ -44,7 +44,7 @@ class SensorTable:
         return {name: value for name, value in fields.items() if name not in ("state", "source")}
 
     def address_of_stated(self) -> dict[str, Any]:
-        """Those of them that change a number of the stated noise, which does not depend on networks."""
+        """Fields that change a number of the stated noise, which does not depend on networks."""
         return {name: getattr(self, name) for name in ("sensor", "axis", "edges", "robust")}
 
 
@@ -106,7 +106,7 @@ class Settings:
 
     Args:
         tables: Names in :data:`TABLES`.
-        rows: Readings of a sensor, at most; of more, whole moments are left out.
+        rows: Maximum number of readings of a sensor; beyond it, whole moments are left out.
         folds: Folds of the stretches of time; networks that have not seen a fold are tested on it.
         inner_folds: Folds of the training stretches, for cross-fitting.
         hidden: Units of each of the two hidden layers.
@@ -114,11 +114,11 @@ class Settings:
         rate: Highest learning rate.
         batch: Readings in a batch.
         tune_steps: Training steps of error bars, on held-out errors.
-        tune_rate: Highest learning rate of these.
-        tune_batch: Readings in a batch of these.
+        tune_rate: Highest learning rate of that training.
+        tune_batch: Readings in a batch of that training.
         df: Number K of squared residuals in a sum q.
         bins: Number S of bins of ECE.
-        seed: Of folds, weights and batches.
+        seed: Seed of folds, weights and batches.
     """
 
     tables: tuple[str, ...] = tuple(TABLES.names())

@@ -1,4 +1,4 @@
-"""Spread of the errors of many rows, as measured and as predicted: of all, in bins, and along the axis."""
+"""Measured and predicted spread of errors: of all rows, in bins, and along the axis."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -19,8 +19,8 @@ from fcal.distributions.law import law_of
 
 _NORMAL_QUARTILE = 0.6745  # of a standard normal distribution: the median of its absolute value
 _POINTS = 14  # of a curve
-_SIZES = 161  # of errors, which a median is interpolated from
-_ROWS = 300  # rows which it is computed from, about
+_SIZES = 161  # of errors, between which a median is interpolated
+_ROWS = 300  # approximate number of rows for that
 
 
 def measured_spreads(table: SensorTable, readings: Readings) -> dict[str, Any]:
@@ -111,7 +111,7 @@ class ErrorSpread:
         total: Root of the mean variance plus the variance of the means: the sd of all errors about the known model.
         noise: Root of the mean variance: the sd about the corrected model.
         mean: Mean of the standard deviations.
-        robust: 1.4826 times the median size of errors; None where it was not asked for.
+        robust: 1.4826 times the median size of errors; None if it was not requested.
     """
 
     total: float
@@ -121,12 +121,12 @@ class ErrorSpread:
 
     @property
     def sd(self) -> float:
-        """The one that is compared with known standard deviations."""
+        """The value that is compared with known standard deviations."""
         return self.total if self.robust is None else self.robust
 
 
 def error_spread(parts: Sequence[tuple[Distribution, Tensor]], *, robust: bool = False) -> ErrorSpread:
-    r"""Spread of the errors of some rows together.
+    r"""Spread of the errors of several rows together.
 
     .. math:: \mathrm{sd}^2 = \overline{\sigma_i^2} + \overline{(\mu_i - \bar\mu)^2}
 
@@ -153,25 +153,25 @@ def error_spread(parts: Sequence[tuple[Distribution, Tensor]], *, robust: bool =
 def _robust_sd(parts: Sequence[tuple[Distribution, Tensor]]) -> float:
     """1.4826 times the size that half of the errors stay below, interpolated between many sizes."""
     step = -(-sum(len(rows) for _, rows in parts) // _ROWS)
-    some = [_rows_of(pred, rows[::step]) for pred, rows in parts if len(rows)]
-    typical = torch.cat([part.stddev + part.mean.abs() for part in some]).median()
+    preds = [_rows_of(pred, rows[::step]) for pred, rows in parts if len(rows)]
+    typical = torch.cat([pred.stddev + pred.mean.abs() for pred in preds]).median()
     sizes = typical * torch.logspace(-2, 2, _SIZES, dtype=torch.float64)
-    below = torch.cat([_shares_below(part, sizes) for part in some]).mean(0)
+    below = torch.cat([_shares_below(pred, sizes) for pred in preds]).mean(0)
     at = int((below < 0.5).sum().clamp(1, _SIZES - 1))
     share = (0.5 - below[at - 1]) / (below[at] - below[at - 1])
     return float(torch.lerp(sizes[at - 1], sizes[at], share)) / _NORMAL_QUARTILE
 
 
 def _rows_of(pred: Distribution, rows: Tensor) -> Distribution:
-    some = index_select(pred, rows)
-    assert isinstance(some, Distribution)
-    return some
+    selected = index_select(pred, rows)
+    assert isinstance(selected, Distribution)
+    return selected
 
 
-def _shares_below(part: Distribution, sizes: Tensor) -> Tensor:
+def _shares_below(pred: Distribution, sizes: Tensor) -> Tensor:
     """Probability that an error of each row is smaller than each size. Shape ``(rows, sizes)``."""
-    count = len(part.mean)
-    repeated = _rows_of(part, torch.arange(count).repeat_interleave(len(sizes)))
+    count = len(pred.mean)
+    repeated = _rows_of(pred, torch.arange(count).repeat_interleave(len(sizes)))
     edge = sizes.repeat(count)
     return (log_cdf(repeated, edge).exp() - log_cdf(repeated, -edge).exp()).reshape(count, -1)
 

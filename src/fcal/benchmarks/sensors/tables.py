@@ -1,4 +1,4 @@
-"""Tables of the sensor benchmark: columns, learnt beside known standard deviations, and both as Markdown."""
+"""Tables of the sensor benchmark: columns, and learnt and known standard deviations, as Markdown."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ STATES = {
     "whole": "everything that is known, with signs",
 }
 _STATED = "stated"
-_OF_ROW = ("verdict", "conclusive", "verdict_reason", "scale", "shift", "covered", "floors")
+_ROW_DETAILS = ("verdict", "conclusive", "verdict_reason", "scale", "shift", "covered", "floors")
 _BANDED = (ECE_Z, ECE_Q)
 _MISSING = "-"
 
@@ -37,7 +37,7 @@ def sensors_table(
     """The table of one sensor and state.
 
     Args:
-        settings: Of the benchmark.
+        settings: Settings of the benchmark.
         name: Name of the table.
         definition: Its sensor, inputs and bins.
         results: The result of every row's cell.
@@ -68,7 +68,7 @@ def sensors_table(
 def _row(result: Result) -> Row:
     """Columns of all test rows together, and their standard deviation over folds."""
     columns = [column.name for column in TABLE_COLUMNS]
-    row = row_of([result], columns, **{name: result[name] for name in _OF_ROW if name in result})
+    row = row_of([result], columns, **{name: result[name] for name in _ROW_DETAILS if name in result})
     overall = result.get("overall", {})
     return replace(row, columns={name: Spread(**overall.get(name, {})) for name in columns})
 
@@ -77,13 +77,13 @@ def _details(definition: SensorTable, facts: Result, learnt: Mapping[str, Any]) 
     stated, family = facts["stated_sd"], facts["family"]
     sources = dict(zip(definition.edges, definition.source, strict=False))
     bins = []
-    for number, one_bin in enumerate(facts["bins"]):
-        source = sources.get(one_bin["low"])
-        truth = one_bin["measured_sd"] if source is None else source
+    for number, facts_of_bin in enumerate(facts["bins"]):
+        source = sources.get(facts_of_bin["low"])
+        truth = facts_of_bin["measured_sd"] if source is None else source
         compared = {row: _compared(spreads["bins"][number], truth) for row, spreads in learnt.items()}
-        bins.append({**one_bin, "source_sd": source, "learnt": compared})
+        bins.append({**facts_of_bin, "source_sd": source, "learnt": compared})
     return {
-        **{word: facts[word] for word in ("unit", "clusters", "stretches")},
+        **{name: facts[name] for name in ("unit", "clusters", "stretches")},
         "known": {
             "stated_sd": stated,
             "measured_sd": facts["measured_sd"],
@@ -117,7 +117,7 @@ def sensor_title(table: Table) -> str:
 
 
 def size_sentence(table: Table) -> str:
-    """What was tested on."""
+    """Size of the test data and what networks learn, in a sentence."""
     details = table.details
     learnt = "a correction of the known model and the scale" if details["corrects"] else "the scale"
     if "known" not in details:
@@ -214,9 +214,9 @@ def _family_lines(table: Table) -> str:
     return lines_of(headings, lines)
 
 
-def _bin(table: Table, one_bin: Mapping[str, Any]) -> str:
+def _bin(table: Table, bounds: Mapping[str, Any]) -> str:
     unit = "dBHz" if table.details["curve"]["axis"] == "strength" else "m"
-    return f"{one_bin['low']:g}-{one_bin['high']:g} {unit}"
+    return f"{bounds['low']:g}-{bounds['high']:g} {unit}"
 
 
 def _number(value: float) -> str:

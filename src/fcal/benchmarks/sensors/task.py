@@ -59,14 +59,14 @@ class SensorsTask(Task[Settings]):
         return SensorsProblem(table, settings, store, checksum=config["data"], data=data)
 
     def train(self, kind: str, config: Mapping[str, Any], store: Store, data: str | None = None) -> dict[str, Any]:
-        """Train the networks of a fold, or compute what a table shows of its data."""
+        """Train the networks of a fold, or compute the facts of a table."""
         if kind == FACTS:
             return self.problem_of(config, store, data).facts()
         fold = config if kind == trainings.FOLD else config["fold"]
         return trainings.train(kind, config, store, self.problem_of(fold, store, data).fold(fold["fold"]))
 
     def facts(self, problem: Problem) -> Cell:
-        """What a table shows of its data and not of a method."""
+        """Facts of a table's data, which depend on no method."""
         assert isinstance(problem, SensorsProblem)
         return problem.facts_cell()
 
@@ -83,11 +83,11 @@ class SensorsTask(Task[Settings]):
         return tables.title(table)
 
     def caption(self, table: Table) -> str:
-        """What was tested on."""
+        """Size of the test data."""
         return tables.size_sentence(table) or super().caption(table)
 
     def sections(self, table: Table) -> list[tuple[str, str]]:
-        """Verdicts, learnt beside known standard deviations, what of them is noise, and the noise's family."""
+        """Verdicts, learnt and known standard deviations, how much of them is noise, and the family of the noise."""
         return tables.sections(table)
 
     def printed_sections(self, table: Table) -> list[tuple[str, str]]:
@@ -108,7 +108,7 @@ SENSORS = SensorsTask()
 
 
 def _finished_checksums(store: Store) -> dict[str, str]:
-    """For every sensor, the checksum of the data that most finished rows are of."""
+    """For every sensor, the checksum of the data of most finished rows."""
     counts: dict[str, Counter[str]] = {}
     for record in store.records(f"{SensorsTask.name}-row"):
         problem = record.config["problem"]
@@ -117,5 +117,5 @@ def _finished_checksums(store: Store) -> dict[str, str]:
 
 
 def _tuples(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of a table, whose lists are tuples again."""
+    """Fields of a table, with lists converted back to tuples."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in config.items()}

@@ -32,11 +32,20 @@ from fcal.selection import select_family
 from fcal.sweeps import Cell, Store
 
 FOLD, FIT, SCALES = "sensors-fold", "sensors-fit", "sensors-scales"
-VERSION = 1  # part of every address; to be raised when the same config would give other numbers
-TRAINING = ("rows", "folds", "inner_folds", "hidden", "steps", "rate", "batch", "seed")  # settings of a fold's networks
-TUNING = ("tune_steps", "tune_rate", "tune_batch")  # and of networks of error bars
-_HELD_OUT = 5  # one of so many folds of the training stretches is held out for repairs
-_TO_CHOOSE = 3000  # rows that a family is chosen by, about
+VERSION = 1  # part of every address; increase it when the same config gives different numbers
+TRAINING = (
+    "rows",
+    "folds",
+    "inner_folds",
+    "hidden",
+    "steps",
+    "rate",
+    "batch",
+    "seed",
+)  # settings of networks of a fold
+TUNING = ("tune_steps", "tune_rate", "tune_batch")  # settings of networks of error bars
+_HELD_OUT = 5  # one of this many folds of the training stretches is held out for recalibration
+_TO_CHOOSE = 3000  # approximate number of rows by which a family is chosen
 
 
 def fold_of(readings: Readings, settings: Settings) -> Tensor:
@@ -94,7 +103,7 @@ class Fold:
 
     @cached_property
     def held(self) -> Tensor:
-        """True for the training rows that are held out for repairs."""
+        """True for the training rows that are held out for recalibration."""
         return fold_numbers(len(self.rows), _HELD_OUT, groups=self.groups, seed=self.settings.seed) == 0
 
     def crossfit(self, fit: Callable[[Any], Any]) -> CrossFit:
@@ -109,7 +118,7 @@ class Fold:
         )
 
     def fit(self, rows: Any, family: str, loss: Loss | None = None) -> StateNetwork:
-        """A new network, trained on some rows by likelihood, or by another loss."""
+        """A new network, trained by likelihood or with another loss."""
         settings, batch = self.settings, all_of(rows)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(settings.seed)
@@ -126,7 +135,7 @@ class Fold:
         return network
 
     def empty(self, family: str) -> StateNetwork:
-        """A network to read weights into."""
+        """A network to load weights into."""
         features = self.rows.inputs.shape[1]
         with torch.random.fork_rng(devices=[]):
             return self._network(torch.zeros(2, features), torch.zeros(2), family)
@@ -147,7 +156,7 @@ class FoldNetworks:
     Attributes:
         family: Family that was chosen on the training rows.
         crossfit: Networks of that family, of all training rows and without each inner fold.
-        held_out: The one of that family trained without the rows that are held out for repairs.
+        held_out: Network of that family, trained without the rows held out for recalibration.
         by_family: Networks of all training rows for every candidate.
     """
 
@@ -217,7 +226,7 @@ def _train_fold(fold: Fold) -> tuple[list[StateNetwork], str]:
 
 
 def _further(fold: Fold, family: str) -> list[str]:
-    """Candidates that networks are trained of for comparison alone."""
+    """Other candidates, whose networks are trained only for comparison."""
     return [other for other in fold.table.families if other not in (NORMAL, family)]
 
 
@@ -226,14 +235,14 @@ def _choose_family(fold: Fold, normal: CrossFit) -> str:
     families = fold.table.families
     if len(families) == 1:
         return families[0]
-    some = torch.zeros(len(fold.groups), dtype=torch.bool)
-    some[:: -(-len(fold.groups) // _TO_CHOOSE)] = True
+    subset = torch.zeros(len(fold.groups), dtype=torch.bool)
+    subset[:: -(-len(fold.groups) // _TO_CHOOSE)] = True
     selection = select_family(
         normal.held_out,
         normal.target,
         groups=fold.groups,
         families=families,
-        valid_mask=some,
+        valid_mask=subset,
         folds=fold.settings.inner_folds,
         seed=fold.settings.seed,
     )
@@ -254,7 +263,7 @@ def _train_scales(config: Mapping[str, Any], fold: Fold, base: CrossFit) -> Stat
 def networks_of(config: Mapping[str, Any], store: Store, fold: Fold) -> FoldNetworks:
     """The networks of a fold, from stored weights."""
     result = store.get(FOLD, config)
-    assert result is not None, "folds are trained first"
+    assert result is not None, "the fold has not been trained"
     family, models = result["family"], fold.settings.inner_folds + 1
     further = _further(fold, family)
     of_crossfits = [NORMAL] * models + ([family] * models if family != NORMAL else [])

@@ -1,4 +1,4 @@
-"""A UCI table with one network: the trainings that methods share, and the numbers of a prediction."""
+"""A UCI table with one network: the trainings that methods share, and the scores of a prediction."""
 
 import time
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ _TUNING = ("tune_batch", "tune_rate", "shorten")
 
 
 def grid_of(count: int) -> tuple[int, int]:
-    """Bins S and squared residuals in a sum K for as many test rows: fewer where 20 and 75 would hardly be filled.
+    """Number S of bins and K of squared residuals in a sum for a number of test rows: 20 and 75, or fewer for few rows.
 
     Example:
         >>> grid_of(31), grid_of(160), grid_of(4573)
@@ -46,7 +46,7 @@ class UCIProblem(Problem):
         fit: Address of the trainings by likelihood.
         settings: Budget of further trainings.
         store: Where finished trainings are kept.
-        data: Folder of the tables; None where nothing is computed.
+        data: Folder of the tables; None if nothing is computed.
     """
 
     levels = tuple(LEVELS.values())
@@ -77,7 +77,7 @@ class UCIProblem(Problem):
         return {"fit": self.fit}
 
     def resolved(self, method: Method) -> Method:
-        """As many candidates and members as the settings say, and their weight of f-Cal where a method has none."""
+        """The method with the candidates and members of the settings, and their weight of f-Cal if it has none."""
         if isinstance(method, Trained):
             return replace(method, candidates=method.candidates[: self.settings.candidates])
         if isinstance(method, Ensemble):
@@ -137,7 +137,7 @@ class UCIProblem(Problem):
         return Networks(parts=parts, seconds=self._fold_s)
 
     def cross_fitted(self, scales: Options | None, batch: int) -> Networks:
-        """Networks of all rows and without each fold, with error bars of networks of their own where asked for."""
+        """Networks of all rows and without each fold; with ``scales``, separate networks predict the error bars."""
         start, details = time.process_time(), {}
         preds = trainings.out_of_fold(self.splits, self.networks)
         if scales is not None:
@@ -191,7 +191,7 @@ class UCIProblem(Problem):
     def score(self, method: Method, prediction: Prediction) -> dict[str, Any]:
         """Every column by split, and calibration errors of the residuals of all splits together."""
         if isinstance(method, CVPlus):
-            prediction = replace(prediction, means=())  # CV+ is made of fold networks: none of them has its mean
+            prediction = replace(prediction, means=())  # CV+ consists of fold networks: no single network has its mean
         targets = [self.splits.raw[rows] for rows in self.splits.test]
         return scored(prediction, targets)
 
@@ -225,7 +225,7 @@ def scored(prediction: Prediction, targets: list[Tensor]) -> dict[str, Any]:
 
     Args:
         prediction: In original units.
-        targets: Of the test rows of each split.
+        targets: Targets of the test rows of each split.
 
     Returns:
         ``columns``; ``pooled``: ECE of the residuals of all splits, for a method that predicts distributions; and the
@@ -249,7 +249,7 @@ def _pooled(z: Tensor) -> dict[str, Any]:
 
 
 def _is_likelihood(method: Trained) -> bool:
-    """Whether it has no loss but the likelihood that all networks are trained by."""
+    """Whether its only loss is the likelihood, by which all networks are trained."""
     return all(options["name"] == "nll" for options in method.candidates)
 
 

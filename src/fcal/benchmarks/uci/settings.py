@@ -8,12 +8,12 @@ from fcal.data.uci import NAMES
 
 NETWORKS: dict[str, tuple[int, ...]] = {"1x50": (50,), "2x64": (64, 64)}
 DATASETS = tuple(NAMES)
-_TUNED_STEPS = 200  # about how many steps a second training has, whatever the size of the table
+_TUNED_STEPS = 200  # approximate number of steps of a second training, for tables of any size
 _FEWEST_EPOCHS = 5
 _MOST_EPOCHS = 100
 
-# Epochs of the two networks, batch and rate by table, within a budget of minutes: folds choose how many of them are
-# best, and on the largest tables they take nearly all, so that longer training would still gain a little there.
+# Epochs of the two networks, batch and rate by table, within a budget of minutes: folds choose the best epoch,
+# which is close to the last on the largest tables, so that longer training would still gain a little there.
 _FULL: dict[str, tuple[dict[str, int], int, float]] = {
     "concrete": ({"1x50": 400, "2x64": 160}, 32, 1e-2),
     "energy": ({"1x50": 400, "2x64": 300}, 32, 1e-2),
@@ -65,15 +65,15 @@ class Settings:
     Args:
         datasets: Names of tables.
         networks: Names of networks, which are also the sizes of their hidden layers; a table of results for each.
-        splits: Number of splits for each network; tables that have fewer give what they have.
+        splits: Number of splits for each network; a table with fewer uses all of them.
         folds: Number k of folds. Methods with a held-out set hold out the rows of the first.
         members: Networks of an ensemble.
         shorten: Epochs of the full benchmark are divided by this.
         tune_batch: Rows in a batch of a second training; calibration is a property of a batch, so it is larger.
         tune_rate: Learning rate of a second training.
-        candidates: Hyper-parameters tried for each method that trains by a loss of its own.
+        candidates: Number of hyper-parameters tried for each method with a loss of its own.
         lam: Weight of f-Cal in the out-of-fold row.
-        seed: Of folds, initial weights and orders.
+        seed: Seed of folds, initial weights and orders of rows.
     """
 
     datasets: tuple[str, ...] = DATASETS
@@ -114,11 +114,11 @@ class Settings:
         return Schedule(epochs=max(round(epochs[network] / self.shorten), 2), batch=batch, rate=rate)
 
     def tuning(self, rows: int, batch: int = 0) -> Schedule:
-        """How it is trained further, by another loss or on other residuals.
+        """Schedule of a second training, with another loss or on other residuals.
 
         Args:
             rows: Number of rows to train on.
-            batch: Rows in a batch; ``tune_batch`` where 0.
+            batch: Rows in a batch; ``tune_batch`` if 0.
 
         Example:
             >>> Settings().tuning(2560).epochs, Settings().tuning(100_000).epochs

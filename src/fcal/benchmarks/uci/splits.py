@@ -1,4 +1,4 @@
-"""A table's splits as networks see them: standardised by the rows each is trained on, and by nothing else."""
+"""Splits of a table, each standardised by its own training rows."""
 
 import hashlib
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Splits:
         x: Standardised features of all rows, once for each split. Shape ``(splits, n, features)``, float32.
         y: Standardised targets of all rows. Shape ``(splits, n)``, float32.
         raw: Targets in original units. Shape ``(n,)``, float64.
-        shift: Mean of the targets that a split trains on. Shape ``(splits,)``, float64.
+        shift: Mean of the training targets of each split. Shape ``(splits,)``, float64.
         unit: Their standard deviation. Shape ``(splits,)``, float64.
         train: Rows to train on. Shape ``(splits, n_train)``.
         test: Rows to test on. Shape ``(splits, n_test)``.
@@ -53,7 +53,7 @@ class Splits:
         return torch.arange(self.count)
 
     def without_fold(self, split: int, fold: int = _HELD_OUT) -> Tensor:
-        """Rows to train on without a fold; by default the one that methods with a held-out set hold out."""
+        """Training rows without a fold; by default the one that methods with a held-out set hold out."""
         return self.train[split][self.fold[split] != fold]
 
     def of_fold(self, split: int, fold: int = _HELD_OUT) -> Tensor:
@@ -67,7 +67,7 @@ class Splits:
 
     @property
     def held_out(self) -> Tensor:
-        """Rows that they hold out. Shape ``(splits, n_train / folds)``."""
+        """Rows that these methods hold out. Shape ``(splits, n_train / folds)``."""
         return same_length([self.of_fold(split) for split in range(self.count)])
 
     def original(self, pred: Normal, split: int) -> Normal:
@@ -120,7 +120,7 @@ def standardised(table: UCITable, *, folds: int, seed: int) -> Splits:
 
 @lru_cache(maxsize=2)
 def splits_of(data: str, dataset: str, count: int, folds: int, seed: int) -> Splits:
-    """The first splits of a table in a folder; two are kept in memory."""
+    """The first splits of a table in a folder; those of two tables are cached."""
     return standardised(read_uci(data, dataset, splits=count), folds=folds, seed=seed)
 
 
@@ -133,13 +133,13 @@ def fingerprint(data: str, dataset: str) -> str:
     return digest.hexdigest()[:_FINGERPRINT_DIGITS]
 
 
-def same_length(parts: list[Tensor]) -> Tensor:
-    """Rows of several networks as one matrix; shorter ones, of folds that differ by one row, start again.
+def same_length(rows: list[Tensor]) -> Tensor:
+    """Rows of several networks as one matrix; shorter ones (folds may differ by one row) are repeated from their start.
 
     Example:
         >>> same_length([torch.tensor([4, 5, 6]), torch.tensor([1, 2])])
         tensor([[4, 5, 6],
                 [1, 2, 1]])
     """
-    longest = max(len(part) for part in parts)
-    return torch.stack([part[torch.arange(longest) % len(part)] for part in parts])
+    longest = max(len(indices) for indices in rows)
+    return torch.stack([indices[torch.arange(longest) % len(indices)] for indices in rows])

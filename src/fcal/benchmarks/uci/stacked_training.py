@@ -1,4 +1,4 @@
-"""Training of stacked networks: each on its own rows, with averages of its weights kept along the way."""
+"""Training of stacked networks, each on its own rows; averaged weights are kept at several epochs."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,17 +14,17 @@ from fcal.training import ObjectiveConfig, objective
 
 Loss = Callable[[Normal, Tensor], Tensor]
 _REMEMBERED = 0.1  # the average of weights reaches back over this share of the training so far
-_LARGEST_GRADIENT = 5.0  # norm of one network's, per step
-_AT_ONCE = 4_000_000  # activations of a prediction
+_LARGEST_GRADIENT = 5.0  # norm of the gradient of one network
+_AT_ONCE = 4_000_000  # activations computed at once in a prediction
 
 
 class Trace:
-    """Averaged weights of stacked networks at some epochs.
+    """Averaged weights of stacked networks at several epochs.
 
     Args:
-        network: Of the same shape.
-        epochs: At which they were kept.
-        thetas: Their parameters at each. Shape ``(kept, m, parameters)``.
+        network: Networks of the same shape.
+        epochs: Epochs at which weights were kept.
+        thetas: Parameters at each of these epochs. Shape ``(kept, m, parameters)``.
     """
 
     def __init__(self, network: StackedMLP, epochs: Sequence[int], thetas: Tensor) -> None:
@@ -34,8 +34,8 @@ class Trace:
         """The networks as they were at a kept epoch.
 
         Args:
-            index: Of the epoch, which may be another one for each network.
-            members: Which networks; all where None.
+            index: Index of the epoch, or one for each network.
+            members: Indices of networks; all if None.
         """
         if members is None:
             members = torch.arange(self.network.members)
@@ -57,22 +57,22 @@ def train(
     """Train stacked networks, in place.
 
     Args:
-        network: ``m`` of them.
+        network: Stack of ``m`` networks.
         x: Features, once for each split. Shape ``(splits, n, features)``.
-        target: Shape ``(splits, n)``.
+        target: Targets. Shape ``(splits, n)``.
         rows: Rows that each network is trained on, as indices into ``x``. Shape ``(m, r)``.
         split: Split of each network. Shape ``(m,)``.
-        loss: Of predictions and targets of shape ``(m, b)``: the sum over networks of the loss of each.
+        loss: Loss of predictions and targets of shape ``(m, b)``, summed over networks.
         schedule: Epochs, batches and rate.
-        seed: Of the order of rows.
-        center: Replaces the predicted means where not None. Shape ``(splits, n)``.
+        seed: Seed of the order of rows.
+        center: Replaces the predicted means if not None. Shape ``(splits, n)``.
 
     Returns:
         Averaged weights at the epochs that ``schedule`` keeps.
     """
     generator = torch.Generator().manual_seed(seed)
     count = rows.shape[1]
-    # Every network has its rows in an order of its own, and one permutation per epoch then serves all of them.
+    # The rows of each network are shuffled once, so that one permutation per epoch serves all networks.
     shuffled = rows.gather(1, torch.rand(rows.shape, generator=generator).argsort(1))
     indices = (shuffled + split[:, None] * x.shape[1]).T.contiguous()
     features, targets = x.reshape(-1, x.shape[-1]), target.reshape(-1)
@@ -94,7 +94,7 @@ def train(
             theta.grad = None
             loss(pred, targets[chosen]).backward()
             assert theta.grad is not None
-            # Too long a gradient is shortened, for each network by its own norm.
+            # Clip the gradient of each network by its own norm.
             length = torch.linalg.vector_norm(theta.grad, dim=1, keepdim=True)
             theta.grad.mul_(_LARGEST_GRADIENT / length.clamp_(min=_LARGEST_GRADIENT))
             optimizer.step()
@@ -106,7 +106,7 @@ def train(
 
 
 def predicted(network: StackedMLP, x: Tensor, rows: Tensor, split: Tensor) -> Normal:
-    """Predictions of each network for some rows of its split. Shape ``(m, r)``."""
+    """Predictions of each network for rows of its split. Shape ``(m, r)``."""
     step = max(_AT_ONCE // (rows.shape[1] * max(network.sizes)), 1)
     preds = []
     with torch.no_grad():
@@ -138,7 +138,7 @@ def squared_error_each(pred: Normal, target: Tensor) -> Tensor:
 
 
 def each_network(options: Options) -> Loss:
-    """An objective of the library applied to every network on its own, because it is a property of one batch."""
+    """An objective of the library, applied to each network separately, because it depends on a whole batch."""
     terms = objective(ObjectiveConfig(**{name: value for name, value in options.items() if name != "repetition"}))
 
     def loss(pred: Normal, target: Tensor) -> Tensor:
@@ -174,7 +174,7 @@ def error_bar_loss(options: Options) -> Loss:
 
 
 class _Predicted(nn.Module):
-    """A model whose prediction is known."""
+    """A model that returns a fixed prediction."""
 
     def __init__(self, pred: Normal) -> None:
         super().__init__()

@@ -14,7 +14,7 @@ from fcal.benchmarks.uci.problem import COLUMNS, DIGITS, grid_of
 from fcal.benchmarks.uci.settings import Settings
 from fcal.metrics.calibration_errors import floor_of_q, floor_of_z
 
-RIVAL = "temperature"  # the repair that methods are compared with
+BASELINE = "temperature"  # row that other methods are compared with
 _ROW_DETAILS = ("pooled", "epochs", "candidates")
 _POOLED = (ECE_Z, ECE_Q)
 
@@ -47,7 +47,7 @@ def uci_table(settings: Settings, labels: Mapping[str, str], results: Results) -
     """The table of one UCI table and network.
 
     Args:
-        settings: Of the benchmark.
+        settings: Settings of the benchmark.
         labels: Names of the UCI table and network.
         results: Results of the rows' cells; a cell holds all splits.
     """
@@ -97,13 +97,13 @@ def _row(cell: Result, splits: int) -> Row:
 
 
 def _floors(count: int, bins: int, df: int) -> dict[str, dict[str, float | None]]:
-    """What calibrated models score on as many independent rows."""
+    """Scores of calibrated models on the same number of independent rows."""
     floors = {"ece_z": floor_of_z(count, bins)[0], "ece_q": floor_of_q(count, bins, df).ece}
     return {name: rounded({"expected": floor.expected, "q95": floor.q95}, DIGITS) for name, floor in floors.items()}
 
 
 def _pooled_grid(pooled: Mapping[str, Any]) -> dict[str, Any]:
-    """Number of residuals of all splits together, bins and sums, and what calibrated models score.
+    """Number of residuals of all splits together, bins and sums, and the scores of calibrated models.
 
     Splits share rows, so residuals are not quite independent and the floors are a little too low.
     """
@@ -117,14 +117,14 @@ def _paired(cells: Mapping[str, Result]) -> dict[str, Any]:
     """Log-likelihood minus that of temperature scaling, split by split."""
     values = {name: cell["columns"]["ll"] for name, cell in cells.items() if "columns" in cell}
     known = {name: column for name, column in values.items() if None not in column}
-    rival = known.pop(RIVAL, None)
-    if rival is None:
+    baseline = known.pop(BASELINE, None)
+    if baseline is None:
         return {}
     pairs = {}
     for name, column in known.items():
-        differences = [a - b for a, b in zip(column, rival, strict=True)]
+        differences = [a - b for a, b in zip(column, baseline, strict=True)]
         above = sum(difference >= 0 for difference in differences)
-        pairs[f"{name} - {RIVAL}"] = {**asdict(Spread.of(differences, se=True)), "above": above, "ll": differences}
+        pairs[f"{name} - {BASELINE}"] = {**asdict(Spread.of(differences, se=True)), "above": above, "ll": differences}
     return pairs
 
 

@@ -1,4 +1,4 @@
-"""The UCI benchmark: regression on eight tables with the standard splits, beside published figures."""
+"""The UCI benchmark: regression on eight tables with the standard splits, next to published figures."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -13,7 +13,7 @@ from fcal.benchmarks.uci.splits import fingerprint
 from fcal.data.uci import uci_folder
 from fcal.sweeps import Store
 
-_DF = 50  # K of the losses: a batch has 256 rows, or all there are
+_DF = 50  # K of the losses: a batch has 256 rows, or all rows of a small table
 _TINY = "Preset tiny shows that everything runs and says nothing about methods."
 
 
@@ -30,11 +30,11 @@ class UCITask(Task[Settings]):
     notes = (
         "Eight regression tables of the UCI repository with the standard splits of Hernandez-Lobato and Gal; a network "
         "of one hidden layer of 50 units and one of two of 64; all numbers are in original units, means over splits "
-        "(which stand for seeds here).",
+        "(which take the place of seeds).",
         "Methods with a held-out set hold out a fifth of the rows to train on, and epochs and hyper-parameters are "
-        "chosen by its negative log-likelihood; repaired rows by that after one factor. Rows “nll_all”, ensemble and "
-        "out-of-fold train on all rows; epochs of the last two are chosen by networks that were trained without each "
-        "of five folds, on that fold. Nothing is chosen by the test rows.",
+        "chosen by its negative log-likelihood; those of recalibrated rows by that after one factor. Rows “nll_all”, "
+        "ensemble and out-of-fold train on all rows; epochs of the last two are chosen by networks trained "
+        "without each of five folds, on that fold. Nothing is chosen by the test rows.",
     )
     presets = PRESETS
     columns = tables.TABLE_COLUMNS

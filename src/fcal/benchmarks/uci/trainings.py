@@ -28,7 +28,7 @@ from fcal.models.ensembles import StackedMLP
 from fcal.sweeps import Cell, Store, load_tensors, save_tensors
 
 FIT = "uci-fit"
-_VERSION = 1  # part of every address; to be raised when the same config would give other numbers
+_VERSION = 1  # part of every address; increase it when the same config gives different numbers
 Networks = Mapping[str, StackedMLP]
 
 
@@ -132,8 +132,8 @@ def choose_epochs(splits: Splits, folds: Trace) -> dict[str, Tensor]:
     """Index of the best kept epoch of each split, by rows that the networks have not seen.
 
     Returns:
-        ``nll``: by the likelihood of the held-out rows. ``repaired``: by the same after one factor on sigma, as a
-        repaired row has. ``members``: by the likelihood of all folds. ``folds``: by the same after one factor.
+        ``nll``: by the likelihood of the held-out rows. ``repaired``: by the same after one factor on sigma, as in
+        recalibrated rows. ``members``: by the likelihood of all folds. ``folds``: by the same after one factor.
     """
     scores: dict[str, list[Tensor]] = {"nll": [], "repaired": [], "members": [], "folds": []}
     target = splits.y.gather(1, splits.train)
@@ -153,7 +153,7 @@ def choose_epochs(splits: Splits, folds: Trace) -> dict[str, Tensor]:
 
 
 def _mean_nll(log_sigma: Tensor, square: Tensor, rows: Tensor, *, factor: bool) -> Tensor:
-    """Negative log-likelihood of some rows of each split, with ``factor`` after the most likely factor on sigma."""
+    """Negative log-likelihood of masked rows of each split; with ``factor``, after the most likely factor on sigma."""
     count = rows.sum(1)
     level, spread = (log_sigma * rows).sum(1) / count, (square * rows).sum(1) / count
     return level + 0.5 * (spread.log() + 1) if factor else level + 0.5 * spread
@@ -162,7 +162,7 @@ def _mean_nll(log_sigma: Tensor, square: Tensor, rows: Tensor, *, factor: bool) 
 def _chosen_networks(
     splits: Splits, folds: Trace, members: Trace, chosen: Mapping[str, Tensor]
 ) -> dict[str, StackedMLP]:
-    """Every network that rows are made from; the first fold's come first among fold networks."""
+    """Networks that rows use; those of the first fold come first among fold networks."""
     numbers, count = splits.numbers, members.network.members // splits.count
     return {
         "nll": folds.at(chosen["nll"], numbers),
@@ -176,7 +176,7 @@ def _chosen_networks(
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """What held-out rows choose for each split.
+    """Networks chosen by held-out rows, for each split.
 
     Attributes:
         network: The chosen network of each split.
@@ -190,7 +190,7 @@ class Choice:
 
 
 def deterministic(splits: Splits, config: Mapping[str, Any], *, all_rows: bool = False) -> Choice:
-    """Networks of the mean alone; their epoch is chosen by the squared error of held-out rows."""
+    """Networks that predict only the mean; their epoch is chosen by the squared error of held-out rows."""
 
     def trace_of(rows: Tensor) -> Trace:
         generator = _generator(1000 * config["seed"] + 5)
@@ -224,11 +224,11 @@ def tuned(
     """Networks of the likelihood trained further by other losses; held-out likelihood chooses candidate and epoch.
 
     Args:
-        splits: Of the table.
-        networks: Of the shared training.
+        splits: Splits of the table.
+        networks: Networks of the shared training.
         candidates: Options of every loss.
-        schedule: Of the training.
-        seed: Of the order of rows.
+        schedule: Schedule of the training.
+        seed: Seed of the order of rows.
         all_rows: Whether the chosen networks are trained once more, on all rows from the network of all rows.
     """
     count = len(candidates)
@@ -279,7 +279,7 @@ def _best_on_held_out(splits: Splits, trace: Trace, score: Loss) -> tuple[Tensor
 
 @dataclass(frozen=True, kw_only=True)
 class OutOfFold:
-    """Predictions that out-of-fold rows are made from; standardised, shape ``(splits, rows)``.
+    """Predictions that out-of-fold rows use; standardised, shape ``(splits, rows)``.
 
     Attributes:
         held_out: For every row, by the network that has not seen it, in the order of ``splits.train``.
@@ -304,23 +304,23 @@ def out_of_fold(splits: Splits, networks: Networks) -> OutOfFold:
 def with_error_bars(
     splits: Splits, networks: Networks, preds: OutOfFold, *, loss: Loss, schedule: Schedule, seed: int
 ) -> tuple[OutOfFold, list[int]]:
-    r"""The same means with error bars of networks that are trained on out-of-fold residuals.
+    r"""The same means with error bars from networks trained on out-of-fold residuals.
 
     Copies of the network of all rows and of the fold networks are trained further. Their targets are out-of-fold
-    residuals, divided by the one factor that makes them 1 on average, so that training starts where one factor ends.
+    residuals, divided by the one factor that makes them 1 on average, so that training starts from its result.
     The copy of a fold network learns only from rows of the other folds: its predictions for its own fold choose the
     epoch, 0 included, and are what a last factor is fitted to.
 
     Args:
-        splits: Of the table.
-        networks: Of the shared training.
+        splits: Splits of the table.
+        networks: Networks of the shared training.
         preds: Their predictions.
-        loss: Of a prediction around its center.
-        schedule: Of the training.
-        seed: Of the orders of rows.
+        loss: Loss of a prediction around its center.
+        schedule: Schedule of the training.
+        seed: Seed of the orders of rows.
 
     Returns:
-        Predictions with other error bars, and the chosen epoch of each split.
+        Predictions with the new error bars, and the chosen epoch of each split.
     """
     error = splits.y.gather(1, splits.train) - preds.held_out.loc
     factor = (error / preds.held_out.scale).square().mean(1, keepdim=True).sqrt()
