@@ -20,7 +20,7 @@ from torch.distributions import (
 
 import fcal
 from fcal.distributions.crps_quadrature import crps_by_quadrature
-from fcal.distributions.law import law_of
+from fcal.distributions.family import law_of
 
 SCIPY = {
     "Normal": lambda m, s: stats.norm(m, s),

@@ -8,9 +8,8 @@ from torch.distributions import Distribution
 
 from fcal._checks import check_pair, check_values
 from fcal.distributions import quantile
-from fcal.distributions.family import family_residual
+from fcal.distributions.family import Law, family_residual, law_of
 from fcal.distributions.implicit import attach
-from fcal.distributions.law import Law, law_of
 from fcal.distributions.observation import Observation, observe
 
 __all__ = ["standardize", "unstandardize"]

@@ -9,7 +9,7 @@ from torch.distributions import Distribution
 from fcal._checks import check_count, is_tracing
 from fcal._registry import Registry
 from fcal.distributions.crps_quadrature import crps_by_quadrature
-from fcal.distributions.law import Law
+from fcal.distributions.family import Law
 from fcal.distributions.observation import Observation, observe
 
 __all__ = ["crps", "nll"]

@@ -13,7 +13,7 @@ from torch.utils.data import Subset
 
 from fcal._executor import Job, check_workers, executor
 from fcal.distributions.batching import cat, index_select
-from fcal.distributions.law import law_of
+from fcal.distributions.family import law_of
 from fcal.models.predicting import predict
 
 

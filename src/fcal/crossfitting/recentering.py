@@ -9,7 +9,7 @@ from torch.distributions import Distribution
 
 from fcal._datasets import as_batch, get_batch
 from fcal.distributions.batching import with_parameters
-from fcal.distributions.law import law_of
+from fcal.distributions.family import law_of
 
 
 def has_location(pred: Distribution) -> bool:

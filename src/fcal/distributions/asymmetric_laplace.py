@@ -9,7 +9,7 @@ from torch.distributions.utils import broadcast_all
 from torch.nn.functional import logsigmoid
 
 from fcal.distributions.family import Family, register
-from fcal.distributions.tails import unit
+from fcal.distributions.location_scale import unit
 
 
 def _log_share(asymmetry: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, Independent
 
-from fcal.distributions.law import law_of
+from fcal.distributions.family import law_of
 
 Prediction = Distribution | Tensor
 

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, distributions
 
 from fcal.distributions.family import Family, register
-from fcal.distributions.tails import LOG_SQRT_2PI, finite_exp, log1mexp_of_log, log_normal_cdf, normal_quantile, unit
+from fcal.distributions.location_scale import unit
+from fcal.distributions.tails import LOG_SQRT_2PI, finite_exp, log1mexp_of_log, log_normal_cdf, normal_quantile
 
 _SQRT_HALF = math.sqrt(0.5)
 _SERIES_BELOW = 0.1

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fcal.distributions.family import Law, in_rows
 from fcal.distributions.functional import log_tails_of
 from fcal.distributions.implicit import attach, legendre
-from fcal.distributions.law import Law, in_rows
 
 # Normal scores at which panels end. Beyond 9, only distributions without a mean contribute.
 _TAIL = [6.75, 7.5, 8.5, 10.0, 12.0, 14.5, 17.0, 20.0]

@@ -7,8 +7,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from fcal._checks import check_pair, check_values, is_tracing
-from fcal.distributions.family import Formula
-from fcal.distributions.law import Law, law_of
+from fcal.distributions.family import Formula, Law, law_of
 from fcal.distributions.observation import (
     Observation,
     check_parameter_kinds,

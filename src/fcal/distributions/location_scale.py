@@ -10,9 +10,42 @@ from torch.distributions.utils import broadcast_all
 from torch.nn.functional import logsigmoid
 
 from fcal.distributions.family import Family, register
-from fcal.distributions.tails import LOG_SQRT_2PI, finite_exp, log1mexp_of_log, log_normal_cdf, normal_quantile, unit
+from fcal.distributions.tails import LOG_SQRT_2PI, finite_exp, log1mexp_of_log, log_normal_cdf, normal_quantile
 
 _LOG_HALF = math.log(0.5)
+
+
+class _Unit(torch.autograd.Function):
+    @staticmethod
+    def forward(value: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
+        return (value - loc) / scale
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        value, loc, scale = inputs
+        ctx.shapes = value.shape, loc.shape, scale.shape
+        ctx.save_for_backward(scale, output)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
+        scale, t = ctx.saved_tensors
+        slope = grads[0] / scale
+        by_scale = (grads[0] * t) / scale  # t / scale may overflow where this does not
+        by_value, by_loc, by_scale = (
+            g.sum_to_size(shape) for g, shape in zip((slope, -slope, -by_scale), ctx.shapes, strict=True)
+        )
+        return by_value, by_loc, by_scale
+
+
+def unit(value: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
+    r"""Standardized value :math:`(y - \mu) / s`, whose gradient does not overflow in the far tails.
+
+    Example:
+        >>> unit(torch.tensor(5.0), torch.tensor(1.0), torch.tensor(2.0))
+        tensor(2.)
+    """
+    result: Tensor = _Unit.apply(value, loc, scale)
+    return result
 
 
 def _normal_log_prob(value: Tensor, loc: Tensor, scale: Tensor) -> Tensor:

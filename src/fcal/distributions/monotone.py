@@ -18,7 +18,7 @@ from torch.nn.functional import logsigmoid
 
 from fcal.distributions.family import Family, family_residual
 from fcal.distributions.implicit import LogOdds, polished, root
-from fcal.distributions.location_scale import NORMAL
+from fcal.distributions.location_scale import NORMAL, unit
 from fcal.distributions.piecewise import Segments, crps_under_normal, moments_under_normal
 from fcal.distributions.tails import (
     log_normal_cdf,
@@ -27,7 +27,6 @@ from fcal.distributions.tails import (
     normal_cdf,
     normal_quantile,
     normal_quantile_of_log,
-    unit,
 )
 
 _LOG_HALF = math.log(0.5)

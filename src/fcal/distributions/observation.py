@@ -17,7 +17,7 @@ from fcal._checks import (
     check_weight,
     is_tracing,
 )
-from fcal.distributions.law import Law, law_of, transform_parameters
+from fcal.distributions.family import Law, law_of, transform_parameters
 
 _WEIGHTS = (1e-100, 1e100)  # squares of weights are summed
 

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
-from fcal.distributions.family import Family
-from fcal.distributions.law import Law
+from fcal.distributions.family import Family, Law
 from fcal.distributions.tails import log_normal_cdf, log_normal_density, normal_cdf, normal_quantile
 
 

@@ -30,7 +30,8 @@ from fcal.distributions.implicit import (
     residual_of_tail,
     root,
 )
-from fcal.distributions.tails import LOG_SQRT_2PI, normal_quantile, unit
+from fcal.distributions.location_scale import unit
+from fcal.distributions.tails import LOG_SQRT_2PI, normal_quantile
 
 _DROP = 32.0  # the integrand decreases by e^-32 over the interval of quadrature
 _FEW_NODES_FROM = 5.0  # degrees of freedom; below, G varies within the interval and needs more nodes

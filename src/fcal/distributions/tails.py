@@ -97,39 +97,6 @@ class _Log1mExpOfLog(torch.autograd.Function):
         return grads[0] * slope
 
 
-class _Unit(torch.autograd.Function):
-    @staticmethod
-    def forward(value: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
-        return (value - loc) / scale
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        value, loc, scale = inputs
-        ctx.shapes = value.shape, loc.shape, scale.shape
-        ctx.save_for_backward(scale, output)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
-        scale, t = ctx.saved_tensors
-        slope = grads[0] / scale
-        by_scale = (grads[0] * t) / scale  # t / scale may overflow where this does not
-        by_value, by_loc, by_scale = (
-            g.sum_to_size(shape) for g, shape in zip((slope, -slope, -by_scale), ctx.shapes, strict=True)
-        )
-        return by_value, by_loc, by_scale
-
-
-def unit(value: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
-    r"""Standardized value :math:`(y - \mu) / s`, whose gradient does not overflow in the far tails.
-
-    Example:
-        >>> unit(torch.tensor(5.0), torch.tensor(1.0), torch.tensor(2.0))
-        tensor(2.)
-    """
-    result: Tensor = _Unit.apply(value, loc, scale)
-    return result
-
-
 class _FiniteExp(torch.autograd.Function):
     @staticmethod
     def forward(x: Tensor) -> Tensor:

@@ -10,7 +10,8 @@ from torch.distributions.utils import broadcast_all
 
 from fcal.distributions.family import Family, register
 from fcal.distributions.implicit import LogOdds, attach, flattened, legendre, polished, root
-from fcal.distributions.tails import log_normal_density, mills_ratio, normal_quantile_of_log, unit
+from fcal.distributions.location_scale import unit
+from fcal.distributions.tails import log_normal_density, mills_ratio, normal_quantile_of_log
 
 _RULE, _MANY = legendre(12), legendre(24)
 _DROP = 36.0  # the density decreases by e^-36 over the interval of quadrature of the moments

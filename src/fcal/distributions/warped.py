@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 
 from fcal._checks import is_tracing
+from fcal.distributions.family import Law, law_of
 from fcal.distributions.implicit import legendre
-from fcal.distributions.law import Law, law_of
 from fcal.distributions.location_scale import NORMAL
 from fcal.distributions.monotone import WARP_OF, MonotoneMap, PiecewiseLinear, Warp
 from fcal.distributions.piecewise import Segments

@@ -11,7 +11,7 @@ from torch.distributions import Distribution
 
 from fcal._checks import check_count, check_flag, check_values, is_tracing
 from fcal._ranks import sum_over_ranks
-from fcal.distributions.law import law_of
+from fcal.distributions.family import law_of
 from fcal.distributions.observation import Observation, observe, result_dtype
 from fcal.residuals import residuals_of
 

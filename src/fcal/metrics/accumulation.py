@@ -11,7 +11,7 @@ from torch.distributions import Distribution, Normal
 
 from fcal._checks import check_beside_target
 from fcal.distributions import normal_quantile
-from fcal.distributions.law import Law, in_rows
+from fcal.distributions.family import Law, in_rows
 from fcal.distributions.observation import Observation, observe, widened
 from fcal.distributions.tails import LOG_SQRT_2PI
 from fcal.metrics.q_distribution import chi2_quantiles

@@ -13,7 +13,7 @@ from torch.distributions import Distribution
 from fcal._checks import check_count, check_integer, check_values
 from fcal.constraints import draw_indices
 from fcal.distributions import normal_quantile
-from fcal.distributions.law import law_of
+from fcal.distributions.family import law_of
 from fcal.metrics.q_distribution import chi2_edges, distribution_of_q, shares_between
 from fcal.metrics.report import Floor
 from fcal.metrics.state import Array, Integers, usual_sums

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent
 
 from fcal._checks import check_count
-from fcal.distributions.law import Law, law_of
+from fcal.distributions.family import Law, law_of
 from fcal.distributions.observation import observe
 from fcal.residuals import residuals_of
 

@@ -11,8 +11,8 @@ from torch.distributions import Distribution
 
 from fcal._checks import check_integer
 from fcal.distributions import BetaMap, Warped
+from fcal.distributions.family import Law, law_of
 from fcal.distributions.functional import quantile_of
-from fcal.distributions.law import Law, law_of
 from fcal.recalibration.beta_likelihood import Tails, best_constant, kernel, log_likelihood
 from fcal.recalibration.calibration_data import CalibrationData
 from fcal.recalibration.quantile_maps import robust_spread

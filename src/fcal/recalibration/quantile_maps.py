@@ -11,7 +11,7 @@ from torch.distributions import Distribution
 
 from fcal._checks import check_integer, check_number
 from fcal.distributions import PiecewiseLinear, Warped, normal_quantile
-from fcal.distributions.law import law_of
+from fcal.distributions.family import law_of
 from fcal.distributions.monotone import value_of_residual
 from fcal.recalibration.calibration_data import CalibrationData
 from fcal.recalibration.recalibrator import Recalibrator, register

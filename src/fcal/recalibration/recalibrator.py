@@ -16,7 +16,7 @@ from torch.distributions import Distribution
 
 from fcal._files import atomic_path, provenance, write_json
 from fcal._registry import Registry
-from fcal.distributions.law import law_of
+from fcal.distributions.family import law_of
 from fcal.metrics import fingerprint
 from fcal.recalibration.calibration_data import (
     CalibrationData,

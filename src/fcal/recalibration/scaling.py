@@ -10,8 +10,8 @@ from torch.distributions import Distribution, LogNormal, LowRankMultivariateNorm
 
 from fcal._checks import check_flag, check_values
 from fcal.distributions import AffineMap, Warped
+from fcal.distributions.family import Law, law_of
 from fcal.distributions.functional import with_cdf
-from fcal.distributions.law import Law, law_of
 from fcal.distributions.location_scale import LAPLACE, NORMAL
 from fcal.recalibration.calibration_data import CalibrationData
 from fcal.recalibration.recalibrator import Recalibrator, register

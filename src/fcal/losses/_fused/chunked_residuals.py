@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from fcal.distributions.law import in_rows
+from fcal.distributions.family import in_rows
 from fcal.distributions.observation import Observation, widened
 from fcal.losses._fused.fused_sums import gradient_by_z
 from fcal.residuals import residuals_of
