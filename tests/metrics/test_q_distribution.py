@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fcal.metrics.q_distribution import chi2_edges, chi2_quantiles
+from fcal.metrics.calibration_errors import chi2_edges, chi2_quantiles
 from fcal.metrics.state import usual_sums
 
 

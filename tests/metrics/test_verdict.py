@@ -13,7 +13,7 @@ from torch.distributions import Normal
 
 import fcal
 from fcal.metrics.report import VERDICTS
-from fcal.metrics.verdict import gap_of_scale
+from fcal.metrics.summary import gap_of_scale
 
 
 def judged(z, **options):

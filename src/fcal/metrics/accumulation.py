@@ -14,7 +14,7 @@ from fcal.distributions import normal_quantile
 from fcal.distributions.family import Law, in_rows
 from fcal.distributions.observation import Observation, observe, widened
 from fcal.distributions.tails import LOG_SQRT_2PI
-from fcal.metrics.q_distribution import chi2_quantiles
+from fcal.metrics.calibration_errors import chi2_quantiles
 from fcal.metrics.report import LEVELS
 from fcal.metrics.state import (
     CLUSTER_BINS,
