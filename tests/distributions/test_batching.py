@@ -13,7 +13,7 @@ from torch.distributions import (
     TransformedDistribution,
 )
 
-from fcal.distributions.batching import cat, index_select, with_parameters
+from fcal.distributions.functional import cat, index_select, with_parameters
 
 LOC, SCALE = torch.arange(6.0).reshape(3, 2), torch.linspace(0.5, 2.0, 6).reshape(3, 2)
 LAWS = {

@@ -178,7 +178,7 @@ def test_concatenated_predictions_are_those_of_the_whole():
         StudentT,
     )
 
-    from fcal.distributions.batching import cat
+    from fcal.distributions.functional import cat
 
     generator = torch.Generator().manual_seed(0)
     a, b, c = torch.randn(3, 7, 2, generator=generator)

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from fcal._checks import check_number
+from fcal._executor import keep_freed_memory
 from fcal._files import provenance, writable_folder
-from fcal._memory import keep_freed_memory
 from fcal._progress import ProgressBar
 from fcal.cli.printing import print_json, print_report
 from fcal.metrics import Report, sigma_groups

@@ -12,8 +12,8 @@ from torch.distributions import Distribution
 from torch.utils.data import Subset
 
 from fcal._executor import Job, check_workers, executor
-from fcal.distributions.batching import cat, index_select
 from fcal.distributions.family import law_of
+from fcal.distributions.functional import cat, index_select
 from fcal.models.predicting import predict
 
 

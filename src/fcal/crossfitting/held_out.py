@@ -9,8 +9,8 @@ from torch.distributions import Distribution
 
 from fcal._checks import check_number
 from fcal.crossfitting.recentering import has_location, location_of
-from fcal.distributions.batching import with_parameters
 from fcal.distributions.family import Law, law_of
+from fcal.distributions.functional import with_parameters
 from fcal.recalibration.scaling import has_scale
 
 _FEWEST_FOLDS = 3  # of two folds, each row has been seen by one model only, and there is nothing to compare

@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from fcal._datasets import as_batch, get_batch
-from fcal.distributions.batching import with_parameters
 from fcal.distributions.family import law_of
+from fcal.distributions.functional import with_parameters
 
 
 def has_location(pred: Distribution) -> bool:

@@ -14,21 +14,22 @@ from torch.distributions import (
     MixtureSameFamily,
     TransformedDistribution,
     Uniform,
-    constraints,
 )
-from torch.distributions import transforms as torch_transforms
 from torch.distributions.transforms import Transform
 
 from fcal._checks import is_tracing
 from fcal.distributions.tails import normal_quantile_of_log
+from fcal.distributions.transforms import (
+    check_domains,
+    detach_shift,
+    flattened,
+    inverse_of,
+    is_inverse_sigmoid,
+    map_transform,
+)
 
 Formula = Callable[..., Tensor]
 _CENTRAL = 0.02  # residuals closer to 0 are refined
-# Attributes of transforms that hold one number per prediction.
-_TRANSFORM_PARAMETERS: dict[type[Transform], tuple[str, ...]] = {
-    torch_transforms.AffineTransform: ("loc", "scale"),
-    torch_transforms.PowerTransform: ("exponent",),
-}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)  # an entry is itself, so it can be a key
@@ -229,7 +230,7 @@ class Law(NamedTuple):
     def map(self, change: Callable[[Tensor, int], Tensor], of_transform: Callable[[Tensor], Tensor]) -> "Law":
         """Apply ``change(tensor, event_dim)`` to the parameters and ``of_transform(tensor)`` to those of transforms."""
         parameters = tuple(change(p, d) for p, d in zip(self.parameters, self.family.dims(), strict=True))
-        transforms = tuple(_map_transform(t, of_transform) for t in self.transforms)
+        transforms = tuple(map_transform(t, of_transform) for t in self.transforms)
         return self._replace(parameters=parameters, transforms=transforms)
 
     def to(self, dtype: torch.dtype) -> "Law":
@@ -264,14 +265,14 @@ class Law(NamedTuple):
         name = self.location()
         named = zip(self.family.parameters, self.parameters, strict=True)
         parameters = tuple(p.detach() if n == name else p for n, p in named)
-        return self._replace(parameters=parameters, transforms=tuple(map(_detach_shift, self.transforms)))
+        return self._replace(parameters=parameters, transforms=tuple(map(detach_shift, self.transforms)))
 
     def pull_back(self, value: Tensor) -> tuple[Tensor, Tensor | int, Tensor | float]:
         """Invert the transforms: the family's variable x of a value y, the direction (+1 or -1) and log |dy/dx|."""
         direction: Tensor | int = 1
         log_slope: Tensor | float = 0.0
         for transform in reversed(self.transforms):
-            inner = _inverse(transform, value)
+            inner = inverse_of(transform, value)
             log_slope = log_slope + transform.log_abs_det_jacobian(inner, value)
             direction = direction * transform.sign
             value = inner
@@ -293,6 +294,26 @@ def in_rows(value: Tensor, elements: torch.Size, event_dim: int) -> Tensor:
     """Expand a tensor to all elements and flatten them into one dimension."""
     event = value.shape[value.dim() - event_dim :]
     return value.expand(elements + event).reshape(elements.numel(), *event)
+
+
+def result_dtype(law: Law, target: Tensor) -> torch.dtype:
+    """Dtype of results: the widest of the inputs, at least float32."""
+    dtype = target.dtype
+    for parameter in law.parameters:
+        if parameter.dtype != dtype:
+            dtype = torch.promote_types(dtype, parameter.dtype)
+    return dtype if dtype in (torch.float32, torch.float64) else torch.promote_types(dtype, torch.float32)
+
+
+def check_parameter_kinds(law: Law, target: Tensor) -> None:
+    """Check that parameters are floating-point and on the device of the targets (0-dimensional ones may be on any)."""
+    device = target.device
+    for name, parameter in zip(law.family.parameters, law.parameters, strict=True):
+        if not (isinstance(parameter, Tensor) and parameter.is_floating_point()):
+            got = parameter.dtype if isinstance(parameter, Tensor) else type(parameter).__name__
+            raise TypeError(f"expected `pred.{name}` a tensor of a floating dtype, got {got}")
+        if parameter.device != device and parameter.dim():
+            raise ValueError(f"expected `target` on the device of `pred.{name}`, {parameter.device}, got {device}")
 
 
 def law_of(pred: Distribution) -> Law:
@@ -317,9 +338,10 @@ def law_of(pred: Distribution) -> Law:
         return own
     if isinstance(pred, TransformedDistribution):
         base = law_of(pred.base_dist)
-        transforms = [simple for transform in pred.transforms for simple in _flattened(transform)]
-        _check_domains(base, transforms)
-        return _absorb(base._replace(transforms=(*base.transforms, *transforms), name=name))
+        added = [simple for transform in pred.transforms for simple in flattened(transform)]
+        transforms = (*base.transforms, *added)
+        check_domains(base.kind.support, transforms)
+        return _absorb(base._replace(transforms=transforms, name=name))
     raise TypeError(
         f"expected `pred` of a known family ({', '.join(families())}), got {name}; add it with "
         f"fcal.distributions.register({name}, fcal.distributions.Family(parameters=..., log_cdf=..., "
@@ -335,34 +357,9 @@ def _attributes(pred: Distribution, names: tuple[str, ...]) -> tuple[Tensor, ...
         raise TypeError(f"expected `parameters` of the family attributes of {kind}, got {names}: {error}") from None
 
 
-def _flattened(transform: Transform) -> list[Transform]:
-    if isinstance(transform, torch_transforms.ComposeTransform):
-        return [simple for inner in transform.parts for simple in _flattened(inner)]
-    try:
-        elementwise = not transform.domain.event_dim and not transform.codomain.event_dim
-        usable = elementwise and transform.bijective and transform.sign is not None
-    except (NotImplementedError, AttributeError):
-        usable = False
-    if not usable:
-        name = type(transform).__name__
-        raise TypeError(f"expected `pred` with elementwise, monotone transforms, got {name}")
-    return [transform]
-
-
-def _check_domains(base: Law, transforms: list[Transform]) -> None:
-    """Reject a transform that is monotone on part of the real line if its input can be any real number."""
-    support: object = base.kind.support
-    whole_line = support is constraints.real
-    for transform in (*base.transforms, *transforms):
-        if whole_line and transform.domain is not constraints.real:
-            name = type(transform).__name__
-            raise TypeError(f"expected `pred` with transforms of all its values, got {name} of {transform.domain}")
-        whole_line = whole_line and transform.codomain is constraints.real
-
-
 def _absorb(law: Law) -> Law:
     """Recognize logit(Uniform(0, 1)), torch's recipe for a logistic distribution: 1 - sigmoid(y) would lose a tail."""
-    if law.kind is not Uniform or not law.transforms or not _is_inverse_sigmoid(law.transforms[0]):
+    if law.kind is not Uniform or not law.transforms or not is_inverse_sigmoid(law.transforms[0]):
         return law
     from fcal.distributions.location_scale import LOGISTIC, Logistic
 
@@ -370,42 +367,3 @@ def _absorb(law: Law) -> Law:
     if not is_tracing() and not bool(((low == 0) & (high == 1)).all()):
         return law
     return Law(Logistic, LOGISTIC, (torch.zeros_like(low), torch.ones_like(low)), law.transforms[1:], law.name)
-
-
-def _is_inverse_sigmoid(transform: Transform) -> bool:
-    inverse = isinstance(transform, torch_transforms._InverseTransform)
-    return inverse and isinstance(transform.inv, torch_transforms.SigmoidTransform)
-
-
-def _inverse(transform: Transform, value: Tensor) -> Tensor:
-    if isinstance(transform, torch_transforms.SigmoidTransform):
-        return torch.logit(value)  # torch's own inverse clamps
-    inverse: Tensor = transform.inv(value)
-    return inverse
-
-
-def _map_transform(transform: Transform, change: Callable[[Tensor], Tensor]) -> Transform:
-    if isinstance(transform, torch_transforms._InverseTransform):
-        return _map_transform(transform.inv, change).inv
-    names = _TRANSFORM_PARAMETERS.get(type(transform))
-    if names is None:
-        return transform
-    values = {name: getattr(transform, name) for name in names}
-    changed = {name: change(v) if isinstance(v, Tensor) else v for name, v in values.items()}
-    make: Callable[..., Transform] = type(transform)
-    return make(**changed)
-
-
-def transform_parameters(transform: Transform) -> dict[str, Tensor | float]:
-    """Parameters of a transform, or of the transform that it inverts, by name."""
-    if isinstance(transform, torch_transforms._InverseTransform):
-        return transform_parameters(transform.inv)
-    return {name: getattr(transform, name) for name in _TRANSFORM_PARAMETERS.get(type(transform), ())}
-
-
-def _detach_shift(transform: Transform) -> Transform:
-    if isinstance(transform, torch_transforms._InverseTransform):
-        return _detach_shift(transform.inv).inv
-    if isinstance(transform, torch_transforms.AffineTransform) and isinstance(transform.loc, Tensor):
-        return torch_transforms.AffineTransform(transform.loc.detach(), transform.scale)
-    return transform

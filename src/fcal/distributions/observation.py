@@ -17,7 +17,8 @@ from fcal._checks import (
     check_weight,
     is_tracing,
 )
-from fcal.distributions.family import Law, law_of, transform_parameters
+from fcal.distributions.family import Law, check_parameter_kinds, law_of, result_dtype
+from fcal.distributions.transforms import transform_parameters
 
 _WEIGHTS = (1e-100, 1e100)  # squares of weights are summed
 
@@ -143,26 +144,6 @@ def observe(
         dtype=dtype,
         row_dims=len(rows),
     )
-
-
-def result_dtype(law: Law, target: Tensor) -> torch.dtype:
-    """Dtype of results: the widest of the inputs, at least float32."""
-    dtype = target.dtype
-    for parameter in law.parameters:
-        if parameter.dtype != dtype:
-            dtype = torch.promote_types(dtype, parameter.dtype)
-    return dtype if dtype in (torch.float32, torch.float64) else torch.promote_types(dtype, torch.float32)
-
-
-def check_parameter_kinds(law: Law, target: Tensor) -> None:
-    """Check that parameters are floating-point and on the device of the targets (0-dimensional ones may be on any)."""
-    device = target.device
-    for name, parameter in zip(law.family.parameters, law.parameters, strict=True):
-        if not (isinstance(parameter, Tensor) and parameter.is_floating_point()):
-            got = parameter.dtype if isinstance(parameter, Tensor) else type(parameter).__name__
-            raise TypeError(f"expected `pred.{name}` a tensor of a floating dtype, got {got}")
-        if parameter.device != device and parameter.dim():
-            raise ValueError(f"expected `target` on the device of `pred.{name}`, {parameter.device}, got {device}")
 
 
 def widened(value: Tensor, dtype: torch.dtype) -> Tensor:

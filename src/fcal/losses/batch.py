@@ -11,8 +11,8 @@ from torch.distributions import Distribution
 
 from fcal._checks import check_count, check_flag, check_values, is_tracing
 from fcal._ranks import sum_over_ranks
-from fcal.distributions.family import law_of
-from fcal.distributions.observation import Observation, observe, result_dtype
+from fcal.distributions.family import law_of, result_dtype
+from fcal.distributions.observation import Observation, observe
 from fcal.residuals import residuals_of
 
 _LEAST_PROBABILITY = 2.0**-54  # half the smallest step of uniform numbers: the quantile of 0 may be infinite

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, Distribution, MixtureSameFamily, Normal
 
 from fcal._checks import check_integer, check_number
-from fcal.distributions.batching import stack
+from fcal.distributions.functional import stack
 
 _SMALLEST_SIGMA = 1e-3
 

@@ -10,7 +10,7 @@ from torch.distributions import Distribution
 
 from fcal._checks import check_integer
 from fcal._datasets import get_batch, length_of
-from fcal.distributions.batching import cat
+from fcal.distributions.functional import cat
 
 
 class Predicted(NamedTuple):

@@ -14,9 +14,8 @@ from fcal.distributions import BetaMap, Warped
 from fcal.distributions.family import Law, law_of
 from fcal.distributions.functional import quantile_of
 from fcal.recalibration.beta_likelihood import Tails, best_constant, kernel, log_likelihood
-from fcal.recalibration.calibration_data import CalibrationData
 from fcal.recalibration.quantile_maps import robust_spread
-from fcal.recalibration.recalibrator import Recalibrator, register
+from fcal.recalibration.recalibrator import CalibrationData, Recalibrator, register
 
 _ONE_SIGMA = 0.5 * math.erfc(math.sqrt(0.5))  # probability below minus one sd of a normal distribution
 _MAX_ROWS = 8192  # for fitting the process

@@ -13,8 +13,7 @@ from fcal._checks import check_integer, check_number
 from fcal.distributions import PiecewiseLinear, Warped, normal_quantile
 from fcal.distributions.family import law_of
 from fcal.distributions.monotone import value_of_residual
-from fcal.recalibration.calibration_data import CalibrationData
-from fcal.recalibration.recalibrator import Recalibrator, register
+from fcal.recalibration.recalibrator import CalibrationData, Recalibrator, register
 
 _MIN_KNOTS, _MAX_KNOTS = 10, 400  # by default
 _MIN_GAP = 1e-3  # between knots, in sd of the residuals: closer ones are ties

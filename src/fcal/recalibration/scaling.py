@@ -13,8 +13,7 @@ from fcal.distributions import AffineMap, Warped
 from fcal.distributions.family import Law, law_of
 from fcal.distributions.functional import with_cdf
 from fcal.distributions.location_scale import LAPLACE, NORMAL
-from fcal.recalibration.calibration_data import CalibrationData
-from fcal.recalibration.recalibrator import Recalibrator, register
+from fcal.recalibration.recalibrator import CalibrationData, Recalibrator, register
 
 _CLOSE = 1e-12  # of log factors
 _STEPS = 200

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from fcal._executor import one_torch_thread
-from fcal._files import atomic_path, held, provenance
-from fcal.sweeps.artifacts import is_whole
+from fcal._files import atomic_path, held, is_whole, provenance
 from fcal.sweeps.cells import Cell, canonical, file_stem, key, plain, plain_config
 
 CellFunction: TypeAlias = Callable[[str, Mapping[str, Any], "Store"], Any]

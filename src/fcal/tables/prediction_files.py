@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from fcal._checks import check_integer
-from fcal.distributions.batching import cat
+from fcal.distributions.functional import cat
 from fcal.metrics.state import MAX_GROUPS
 from fcal.tables import families
 from fcal.tables.arrow_columns import ClusterCodes, LabelCodes, Labels

@@ -14,8 +14,8 @@ from lightning.pytorch.callbacks import Checkpoint
 from torch import nn
 
 from fcal._checks import check_flag
+from fcal._executor import keep_freed_memory
 from fcal._files import writable_folder
-from fcal._memory import keep_freed_memory
 from fcal._progress import is_watched
 from fcal.training.callbacks import HistoryLogger, StepProgress
 from fcal.training.checkpoints import (

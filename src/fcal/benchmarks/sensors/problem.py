@@ -22,7 +22,7 @@ from fcal.benchmarks.sensors.settings import NORMAL, SensorTable, Settings
 from fcal.benchmarks.sensors.spreads import in_double, measured_spreads, predicted_spreads
 from fcal.benchmarks.sensors.trainings import Fold, FoldNetworks
 from fcal.crossfitting import CrossFit, WithScales, location_of, recentred
-from fcal.distributions.batching import cat
+from fcal.distributions.functional import cat
 from fcal.selection import select_family
 from fcal.sweeps import Cell, Store
 

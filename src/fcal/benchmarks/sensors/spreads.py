@@ -14,8 +14,8 @@ from fcal.benchmarks.sensors.files import Array
 from fcal.benchmarks.sensors.readings import Flags, Readings
 from fcal.benchmarks.sensors.settings import SensorTable
 from fcal.distributions import log_cdf
-from fcal.distributions.batching import index_select
 from fcal.distributions.family import law_of
+from fcal.distributions.functional import index_select
 
 _NORMAL_QUARTILE = 0.6745  # of a standard normal distribution: the median of its absolute value
 _POINTS = 14  # of a curve

@@ -17,9 +17,9 @@ from torch import Tensor
 from fcal._checks import check_once, check_pair
 from fcal._ranks import all_reduce, sum_over_ranks, world_size
 from fcal.constraints import SIZE, BatchSums
-from fcal.distributions.family import Law, law_of
+from fcal.distributions.family import Law, check_parameter_kinds, law_of, result_dtype
 from fcal.distributions.location_scale import NORMAL
-from fcal.distributions.observation import Observation, check_parameter_kinds, result_dtype
+from fcal.distributions.observation import Observation
 from fcal.losses._fused.chunked_residuals import ChunkedResiduals, leaves_of
 from fcal.losses._fused.fused_sums import (
     SumInputs,
