@@ -10,7 +10,7 @@ import pytest
 
 from fcal import recalibration
 from fcal.cli import main
-from fcal.cli.arguments import _METHODS
+from fcal.cli.commands import _METHODS
 
 METHODS = ["temperature", "affine", "isotonic", "conformal", "gp-beta"]
 

@@ -456,7 +456,7 @@ def test_folder_of_another_objective_is_refused(tmp_path):
 
 
 def test_description_of_an_objective_depends_on_its_config_alone():
-    from fcal.training.checkpoints import description
+    from fcal.training.objectives import description
 
     one, same = (description(objective(ObjectiveConfig(name="fcal", lam=0.3))) for _ in range(2))
     assert one == same

@@ -7,13 +7,12 @@ except ImportError:
 
 from fcal.metrics.state import MAX_GROUPS
 from fcal.tables import families
-from fcal.tables.arrow_columns import Labels
 from fcal.tables.csv_format import CsvFile, CsvWriter
 from fcal.tables.errors import TableError
 from fcal.tables.layout import Columns
 from fcal.tables.numpy_format import ArrayFile, NpzWriter
 from fcal.tables.parquet_format import ParquetFile, ParquetWriter
-from fcal.tables.prediction_files import Chunk, Predictions, open_predictions, whole
+from fcal.tables.prediction_files import Chunk, Labels, Predictions, open_predictions, whole
 from fcal.tables.readers import READERS
 from fcal.tables.writers import SUFFIX, WRITERS, read_origin, write_origin, write_repaired
 

@@ -15,9 +15,8 @@ import pyarrow as pa
 from pyarrow import compute, csv
 from torch import Tensor
 
-from fcal.tables.arrow_columns import first_failure, numbers_of_text
 from fcal.tables.errors import TableError, file_error, message_of, shown, value_error
-from fcal.tables.readers import Block, TableFile, regrouped
+from fcal.tables.readers import Block, TableFile, first_failure, numbers_of_text, regrouped
 from fcal.tables.writers import Writer, flat
 
 _SAMPLE_BYTES = 1 << 18

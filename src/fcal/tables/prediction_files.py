@@ -5,20 +5,38 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import torch
+from pyarrow import compute
 from torch import Tensor
 from torch.distributions import Distribution
+from torch.utils.dlpack import from_dlpack
 
 from fcal._checks import check_integer
 from fcal.distributions.functional import cat
 from fcal.metrics.state import MAX_GROUPS
 from fcal.tables import families
-from fcal.tables.arrow_columns import ClusterCodes, LabelCodes, Labels
 from fcal.tables.errors import TableError, file_error, missing_column, shown
 from fcal.tables.layout import Columns, Layout, layout_of
 from fcal.tables.readers import Block, TableFile, find_files, open_file
 
 CHUNK_ROWS = 1 << 18
+_NO_CLUSTER = ["", "nan", "NaN", "NA", "null", "None"]
+_NO_GROUP = "(none)"  # group of rows whose label is null
+
+
+@dataclass(frozen=True, eq=False)
+class Labels:
+    """Group of each row of a chunk.
+
+    Attributes:
+        codes: Index of each row's group in ``names``, int64. Shape ``(N,)``.
+        names: Groups seen so far, in order of first appearance.
+    """
+
+    codes: Tensor
+    names: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -188,3 +206,98 @@ def whole(source: Predictions, *, advance: Callable[[int], None] | None = None) 
     pred = cat(preds)
     assert isinstance(pred, Distribution)
     return pred, torch.cat(targets)
+
+
+# Group and cluster labels as integers.
+
+
+class LabelCodes:
+    """Integer codes of labels, in order of first appearance and the same in every chunk.
+
+    Args:
+        most: Largest number of labels; None for no limit.
+    """
+
+    def __init__(self, most: int | None = None) -> None:
+        self._codes: dict[str, int] = {}
+        self._most = most
+
+    def encode(self, column: pa.Array, *, path: Path, name: str) -> Tensor:
+        """Codes of a column of labels; ``path`` and ``name`` appear in errors.
+
+        Raises:
+            TableError: There are too many labels, or values of this type cannot be labels.
+        """
+        try:
+            if pa.types.is_temporal(column.type):
+                column = column.cast(pa.string())  # Python's range of times is smaller
+            encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+            if encoded.indices.null_count:
+                encoded = encoded.cast(pa.string()).fill_null(_NO_GROUP).dictionary_encode()
+            indices = compute.unique(encoded.indices)
+            labels = self._labels_at(encoded, indices, path, name)
+        except (pa.ArrowException, UnicodeDecodeError, OverflowError):  # a type without equality, or a damaged file
+            raise file_error(path, f"column {shown(name)} of labels", f"{column.type} that cannot be read") from None
+        table = np.zeros(len(encoded.dictionary), np.int64)
+        for index, label in zip(indices.to_pylist(), labels, strict=True):
+            table[index] = self._codes.setdefault(label, len(self._codes))
+        return torch.from_numpy(table[encoded.indices.to_numpy(zero_copy_only=False)])
+
+    def names(self) -> tuple[str, ...]:
+        """Labels so far, in order of their codes."""
+        return tuple(self._codes)
+
+    def _labels_at(self, encoded: pa.Array, indices: pa.Array, path: Path, name: str) -> list[str]:
+        """Labels at some indices of the dictionary; their number is checked first, as there may be a million."""
+        self._check_number(len(indices), path, name)
+        values = encoded.dictionary.take(indices).to_pylist()
+        labels = [_NO_GROUP if label is None else str(label) for label in values]
+        if self._most is not None:
+            self._check_number(len(self._codes.keys() | set(labels)), path, name)
+        return labels
+
+    def _check_number(self, count: int, path: Path, name: str) -> None:
+        if self._most is not None and count > self._most:
+            raise file_error(path, f"column {shown(name)} of at most {self._most} groups", f"{count} or more")
+
+
+class ClusterCodes:
+    """Clusters as int64: integers are kept, other labels get codes."""
+
+    def __init__(self) -> None:
+        self._labels = LabelCodes()
+        self._whole: bool | None = None
+
+    def encode(self, column: pa.Array, *, path: Path, name: str, first_row: int) -> Tensor:
+        """Clusters of a column; ``first_row`` rows of the file come before it.
+
+        Raises:
+            TableError: A row has no cluster, or some files have integers and others text.
+        """
+        if column.null_count:
+            row = first_row + column.is_null().index(True).as_py() + 1
+            raise file_error(path, f"column {shown(name)} without nulls", f"one in data row {row}")
+        whole = bool(pa.types.is_integer(column.type)) and column.type != pa.uint64()
+        if self._whole is None:
+            self._whole = whole
+        if self._whole != whole:
+            before, now = ("text", "whole numbers") if whole else ("whole numbers", "text")
+            raise file_error(path, f"column {shown(name)} of {before} as in the files before it", now)
+        if not whole:
+            _check_no_gaps(column, path, name, first_row)
+            return self._labels.encode(column, path=path, name=name)
+        clusters: Tensor = from_dlpack(column.cast(pa.int64()))
+        return clusters
+
+
+def _check_no_gaps(column: pa.Array, path: Path, name: str, first_row: int) -> None:
+    """Reject rows without a cluster (an empty text, NaN): together they would form one cluster."""
+    try:
+        text = column.cast(pa.string())
+    except pa.ArrowException:
+        return  # rejected as labels next
+    missing = compute.is_in(text, value_set=pa.array(_NO_CLUSTER))
+    row = missing.index(True).as_py()
+    if row >= 0:
+        got = f"none in data row {first_row + row + 1}"
+        raise file_error(path, f"column {shown(name)} with a cluster in every row", got)

@@ -1,4 +1,4 @@
-"""Reading tables: the base class of all formats, batches of rows with checked values, and files by name.
+"""Reading tables: the base class of all formats, batches of rows with checked numbers, and files by name.
 
 Each format has a module, ``csv_format``, ``parquet_format`` and ``numpy_format``, with its reader and its writer; the
 table of suffixes is in ``fcal.tables``.
@@ -16,11 +16,14 @@ from typing import NoReturn
 
 import pyarrow as pa
 import torch
+from pyarrow import compute, csv
 from torch import Tensor
+from torch.utils.dlpack import from_dlpack
 
 from fcal._registry import Registry
-from fcal.tables.arrow_columns import tensor_of
 from fcal.tables.errors import TableError, duplicate_of, file_error, missing_column, shown, value_error
+
+_MISSING_WORDS = frozenset(csv.ConvertOptions().null_values)  # "", "NA", "NaN", "null", ...
 
 
 class TableFile(ABC):
@@ -201,6 +204,95 @@ class Block:
         except TableError:
             return None
         return f"{bad_rows} of {rows} rows"
+
+
+def tensor_of(column: pa.Array, *, path: Path, name: str, first_row: int, decimal: str = ".") -> Tensor:
+    """A column as a tensor: float32 stays float32, half precision becomes float32, everything else float64.
+
+    A float32 or float64 column without nulls is not copied, so the tensor must not be written to.
+
+    Args:
+        column: Numbers of any width, decimals, a dictionary of them, or text that spells them. Length N.
+        path: The file, for errors.
+        name: The column, for errors.
+        first_row: Number of rows of the file before these.
+        decimal: Decimal point of numbers in text.
+
+    Returns:
+        Shape ``(N,)``; NaN where the column is null.
+
+    Raises:
+        TableError: The type holds no numbers, or a text is not a number.
+    """
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    dtype = column.type
+    if _is_text(dtype):
+        column = _parsed(column, path=path, name=name, first_row=first_row, decimal=decimal)
+    elif pa.types.is_float16(dtype):
+        column = column.cast(pa.float32())
+    elif pa.types.is_integer(dtype) or pa.types.is_decimal(dtype) or pa.types.is_null(dtype):
+        column = column.cast(pa.float64(), safe=False)  # integers beyond 2^53 are rounded
+    elif not pa.types.is_floating(dtype):
+        raise file_error(path, f"column {shown(name)} of numbers", f"{dtype}")
+    if column.null_count:
+        column = column.fill_null(float("nan"))
+    tensor: Tensor = from_dlpack(column)
+    return tensor
+
+
+def numbers_of_text(text: pa.Array, decimal: str = ".", dtype: pa.DataType = None) -> pa.Array:
+    """Text as numbers, null for words such as NA; Arrow raises an error for any other text."""
+    trimmed = compute.utf8_trim_whitespace(text)
+    missing = compute.is_in(trimmed, value_set=pa.array(sorted(_MISSING_WORDS), trimmed.type))
+    if decimal != ".":
+        trimmed = compute.replace_substring(trimmed, decimal, ".")
+    return compute.if_else(missing, None, trimmed).cast(dtype or pa.float64())
+
+
+def first_failure(column: pa.Array, convert: Callable[[pa.Array], object]) -> int | None:
+    """Index of the first element that a conversion fails on, by bisection; None where it succeeds."""
+    if not _fails(convert, column):
+        return None
+    start, stop = 0, len(column)
+    while stop - start > 1:
+        middle = (start + stop) // 2
+        if _fails(convert, column.slice(start, middle - start)):
+            stop = middle
+        else:
+            start = middle
+    return start
+
+
+def _parsed(column: pa.Array, *, path: Path, name: str, first_row: int, decimal: str) -> pa.Array:
+    text = column.cast(pa.large_string())
+    try:
+        return numbers_of_text(text, decimal)
+    except pa.ArrowInvalid:
+        index = first_failure(text, lambda values: numbers_of_text(values, decimal))
+        assert index is not None  # the whole column has just failed
+        value = _readable(text.slice(index, 1))
+        raise value_error(path, name, "of numbers", value, first_row + index + 1) from None
+
+
+def _readable(text: pa.Array) -> str | bytes:
+    value: bytes = text.cast(pa.large_binary())[0].as_py()
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value
+
+
+def _fails(convert: Callable[[pa.Array], object], column: pa.Array) -> bool:
+    try:
+        convert(column)
+    except pa.ArrowInvalid:
+        return True
+    return False
+
+
+def _is_text(dtype: pa.DataType) -> bool:
+    return bool(pa.types.is_string(dtype) or pa.types.is_large_string(dtype) or pa.types.is_string_view(dtype))
 
 
 def known_suffix(path: Path) -> str:

@@ -19,11 +19,10 @@ from torch.distributions import Distribution, Independent, MultivariateNormal, N
 from fcal._files import atomic_path, sha256_of, write_json
 from fcal._registry import Registry
 from fcal.distributions import quantile
-from fcal.tables.arrow_columns import first_failure, numbers_of_text
 from fcal.tables.errors import TableError, file_error, message_of, shown
 from fcal.tables.layout import Columns
 from fcal.tables.prediction_files import Predictions
-from fcal.tables.readers import Block, TableFile, known_suffix
+from fcal.tables.readers import Block, TableFile, first_failure, known_suffix, numbers_of_text
 
 _TAIL = ("0.1", "0.5", "01", "2.5", "05", "10", "16", "25", "40")
 QUANTILES = (

@@ -4,7 +4,6 @@ import hashlib
 import io
 import json
 import os
-import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from torch import nn
 
 from fcal._config import difference
 from fcal._files import atomic_path, held, write_json
-from fcal.training.objectives import Objective
+from fcal.training.objectives import Objective, description
 from fcal.training.optimization import FitConfig
 from fcal.training.record import Record
 from fcal.training.reproducibility import Batches
@@ -176,20 +175,6 @@ def restore_weights(checkpoint: dict[str, Any], model: nn.Module, manifest: Path
     for candidate in (weights, checkpoint["fcal"]["record"]["best_weights"] or weights):
         check_weights(manifest, candidate, model)
     model.load_state_dict(weights)
-
-
-def description(objective: Objective) -> str:
-    """Text that identifies an objective in every process: the ``repr`` of a module, the name of a function.
-
-    Example:
-        >>> from fcal.training import ObjectiveConfig, objective
-        >>> description(objective(ObjectiveConfig(name="nll")))
-        "TermOf( ObjectiveConfig(name='nll', lam=0.5, form='convex', ...) (loss): NLLLoss() )"
-    """
-    if isinstance(objective, nn.Module):
-        return re.sub(r" at 0x[0-9a-f]+", "", " ".join(repr(objective).split()))
-    named: Any = objective if hasattr(objective, "__qualname__") else type(objective)
-    return f"{named.__module__}.{named.__qualname__}"
 
 
 class KeepCheckpoint(Checkpoint):  # type: ignore[misc]

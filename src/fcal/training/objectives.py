@@ -1,6 +1,7 @@
 """Training objectives by name: functions of model and batch that return named terms, whose sum is minimised."""
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -258,6 +259,20 @@ def objective(config: ObjectiveConfig | None = None) -> Objective:
     if isinstance(terms, _NamedObjective):
         terms.config = config
     return terms
+
+
+def description(objective: Objective) -> str:
+    """Text that identifies an objective in every process: the ``repr`` of a module, the name of a function.
+
+    Example:
+        >>> from fcal.training import ObjectiveConfig, objective
+        >>> description(objective(ObjectiveConfig(name="nll")))
+        "TermOf( ObjectiveConfig(name='nll', lam=0.5, form='convex', ...) (loss): NLLLoss() )"
+    """
+    if isinstance(objective, nn.Module):
+        return re.sub(r" at 0x[0-9a-f]+", "", " ".join(repr(objective).split()))
+    named: Any = objective if hasattr(objective, "__qualname__") else type(objective)
+    return f"{named.__module__}.{named.__qualname__}"
 
 
 def check_objective(candidate: Any) -> None:

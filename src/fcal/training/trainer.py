@@ -1,22 +1,27 @@
 """Training by Lightning: without output, repeatable, and resumable where it was interrupted."""
 
 import logging
+import math
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
-from torch import nn
+from torch import Tensor, nn
+from torch.distributions import Distribution
 
 from fcal._checks import check_flag
+from fcal._config import as_plain
+from fcal._datasets import Batch, rows_of
 from fcal._executor import keep_freed_memory
 from fcal._files import writable_folder
 from fcal._progress import is_watched
+from fcal.models.predicting import in_format, prediction
 from fcal.training.callbacks import HistoryLogger, StepProgress
 from fcal.training.checkpoints import (
     NAME,
@@ -26,12 +31,12 @@ from fcal.training.checkpoints import (
     exclusive,
     restore_weights,
 )
-from fcal.training.module import TrainingModule
-from fcal.training.objectives import Objective, check_objective
+from fcal.training.objectives import Objective, Terms, check_objective, description
 from fcal.training.objectives import objective as objective_of
-from fcal.training.optimization import TRAINED, FitConfig, frozen_except
-from fcal.training.record import Fit, Record
-from fcal.training.reproducibility import Batches, preserved_random_state
+from fcal.training.optimization import MONITORS, OPTIMIZERS, TRAINED, FitConfig, frozen_except, rate_factor
+from fcal.training.predictions import InvalidParameter, Validation, invalid_parameter, is_finite, without_validation
+from fcal.training.record import Diverged, Fit, Record
+from fcal.training.reproducibility import Batches, derived_seed, generators_in, preserved_random_state, seed_everything
 
 _IGNORED_WARNINGS = (
     "`isinstance\\(treespec, LeafSpec\\)` is deprecated",
@@ -40,6 +45,9 @@ _IGNORED_WARNINGS = (
     "You defined a `validation_step` but have no `val_dataloader`",
     "Found .* module\\(s\\) in eval mode at the start of training",
 )
+_SUM = "loss"  # name of the sum of the terms in logs
+_UNTRAINED = "no weight has changed yet, so check the network and its input first"
+_LONGEST_REASON = 300  # characters
 
 
 def fit(
@@ -155,7 +163,9 @@ def _trainer(config: FitConfig, callbacks: Sequence[Callback]) -> Trainer:
     )
 
 
-def _run(trainer: Trainer, module: TrainingModule, loaders: tuple[Batches, Batches | None], start: Path | None) -> None:
+def _run(
+    trainer: Trainer, module: "TrainingModule", loaders: tuple[Batches, Batches | None], start: Path | None
+) -> None:
     keep_freed_memory()
     if module.config.channels_last:
         module.model.to(memory_format=torch.channels_last)
@@ -186,3 +196,229 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logger.setLevel(level)
+
+
+# Model and objective as a Lightning module.
+
+
+class TrainingModule(LightningModule):  # type: ignore[misc]
+    """Trains a model by an objective, with a record from which training can be resumed.
+
+    Args:
+        model: Returns a distribution or a tensor.
+        objective: Maps model and batch to named terms.
+        config: How to train.
+        record: Where to start.
+        steps: Number of optimizer steps of the whole training.
+    """
+
+    def __init__(self, model: nn.Module, objective: Objective, config: FitConfig, record: Record, steps: int) -> None:
+        super().__init__()
+        self.model = model
+        self.objective = objective
+        self.config = config
+        self.record = record
+        self.steps = steps
+        self.started = False
+        self._description = description(objective)
+        self._trained = TRAINED[config.trained](model)
+        self._validation = Validation()
+        self._validation_batches = 0
+        self._metrics: dict[str, float] = {}
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """The optimizer of the trained parameters, including those of the objective."""
+        parameters = [*self._trained.parameters()]
+        if isinstance(self.objective, nn.Module):
+            parameters += self.objective.parameters()
+        parameters = [parameter for parameter in parameters if parameter.requires_grad]
+        if not parameters:
+            raise ValueError(f"expected `model` with parameters to train, got none in {type(self.model).__name__}")
+        return OPTIMIZERS[self.config.optimizer](
+            parameters,
+            lr=self.config.learning_rate,
+            weight_decay=self.config.weight_decay,
+            fused=all(parameter.is_floating_point() for parameter in parameters),  # one pass over the weights, not ten
+        )
+
+    def on_train_start(self) -> None:
+        """Put the trained part in training mode and the rest in evaluation mode."""
+        self.started = True
+        self.eval()
+        self._trained.train()
+        if isinstance(self.objective, nn.Module):
+            self.objective.train()
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        """Set learning rate and seed, which depend on the step alone."""
+        rate = self.config.learning_rate * rate_factor(self.config.schedule, self.record.step, self.steps)
+        for group in self.optimizers(use_pl_optimizer=False).param_groups:
+            group["lr"] = rate
+        self._seed_step()
+
+    def _seed_step(self) -> None:
+        seed_everything(derived_seed("step", self.config.seed, self.record.epoch, self.record.position))
+
+    def training_step(self, batch: Batch, *_: Any) -> Tensor:
+        """Loss of a batch: the sum of its terms, which must be finite."""
+        batch = self._in_memory_format(batch)
+        try:
+            terms = self.objective(self.model, batch)
+        except (ValueError, StopIteration) as error:
+            raise self._explained(error, batch) from error
+        values = _values(terms)
+        for name, value in values.items():
+            if not math.isfinite(value):
+                raise Diverged(self.record.step, name, value)
+        if not any(term.requires_grad for term in terms.values()):
+            raise ValueError(f"expected `objective` with a gradient, got none in {', '.join(map(repr, terms))}")
+        self.record.count(values, rows_of(batch))
+        return torch.stack(tuple(terms.values())).sum() if len(terms) > 1 else next(iter(terms.values()))
+
+    def on_validation_epoch_start(self) -> None:
+        """Reset the metrics."""
+        self._validation, self._validation_batches = Validation(), 0
+
+    def validation_step(self, batch: Batch, index: int) -> dict[str, Any]:
+        """Add a batch to the metrics; return its prediction, for callbacks."""
+        batch = self._in_memory_format(batch)
+        seed_everything(derived_seed("validation", self.config.seed, self.record.epoch, index))
+        try:
+            terms, pred = self._terms_and_prediction(batch)
+            self._validation.add(pred, batch, sum(_values(terms).values()))
+        except (ValueError, StopIteration) as error:
+            raise self._explained(error, batch) from error
+        self._validation_batches += 1
+        return {"pred": pred, "target": batch["target"], "valid_mask": batch.get("valid_mask")}
+
+    def _terms_and_prediction(self, batch: Batch) -> tuple[Terms, Distribution | Tensor]:
+        """Terms, and the prediction they are computed from; the model runs once unless the objective hides its call."""
+        preds: list[Any] = []
+
+        def keep(_: nn.Module, inputs: tuple[Any, ...], pred: Any) -> None:
+            preds.extend([pred] if inputs and inputs[0] is batch["input"] else [])
+
+        hook = self.model.register_forward_hook(keep)
+        try:
+            terms = self.objective(self.model, batch)
+        finally:
+            hook.remove()
+        return terms, preds[0] if len(preds) == 1 else prediction(self.model, batch["input"])
+
+    def on_validation_epoch_end(self) -> None:
+        """Compute the metrics of the whole validation set."""
+        _check_complete("validation", self._validation_batches, int(sum(self.trainer.num_val_batches)))
+        self._metrics = self._validation.metrics()
+        loss = self._metrics.get("loss", 0.0)
+        if not math.isfinite(loss):
+            raise Diverged(self.record.step, "validation/loss", loss)
+
+    def on_train_epoch_end(self) -> None:
+        """Close the epoch; keep the weights if they are the best so far."""
+        if not self.trainer.should_stop:  # a callback may stop training within an epoch
+            _check_complete("training", self.record.position, int(self.trainer.num_training_batches))
+        rate = self.optimizers(use_pl_optimizer=False).param_groups[0]["lr"]
+        self.record.close_epoch(rate, self._metrics)
+        self._keep_if_best()
+        if self.record.stopped_early:
+            self.trainer.should_stop = True
+
+    def _keep_if_best(self) -> None:
+        record, metrics = self.record, self._metrics
+        if not metrics:  # no validation set: the last epoch is the best
+            record.best_epoch = record.epoch - 1
+            return
+        if self.config.monitor not in metrics:
+            known = ", ".join(repr(name) for name in metrics if name in MONITORS.names())
+            raise ValueError(f"expected `monitor` one of {known} for this model, got {self.config.monitor!r}")
+        value = metrics[self.config.monitor]
+        if record.best_value is None or value < record.best_value:
+            record.best_value, record.best_epoch, record.waited = value, record.epoch - 1, 0
+            record.best_weights = {name: x.detach().clone() for name, x in self.model.state_dict().items()}
+            return
+        record.waited += 1
+        record.stopped_early = bool(self.config.patience) and record.waited >= self.config.patience
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add the record to what Lightning saves."""
+        self.record.generators = [source.get_state() for source in generators_in(self.model, self.objective)]
+        checkpoint["fcal"] = {
+            "config": as_plain(self.config),
+            "objective": self._description,
+            "record": self.record.state(),
+        }
+
+    def on_load_checkpoint(self, _: dict[str, Any]) -> None:
+        """Restore the generators of model and objective; the record has been read before."""
+        for source, state in zip(generators_in(self.model, self.objective), self.record.generators, strict=True):
+            source.set_state(state)
+
+    def _in_memory_format(self, batch: Batch) -> Batch:
+        return {**batch, "input": in_format(batch["input"], True)} if self.config.channels_last else batch
+
+    def _explained(self, error: Exception, batch: Batch) -> Exception:
+        """The error to raise for a failed step: a divergence if the prediction is invalid, else ``error`` itself.
+
+        torch refuses to make a distribution with invalid parameters. The step is therefore repeated without torch's
+        validation, and the parameters of the prediction are checked here.
+        """
+        if isinstance(error, StopIteration):  # Lightning would take it for the end of the data
+            return RuntimeError("expected model and objective to return, got a StopIteration from them")
+        step = self.record.step
+        with without_validation(), torch.no_grad():
+            invalid = self._invalid_parameter(batch)
+            if invalid is None:
+                return (self._diverged_term(batch, error) if step else None) or error
+        if not is_finite(batch["input"]):
+            return ValueError(f"expected `input` of finite values, got a batch for which the model returns {invalid}")
+        if step == 0 and invalid.is_finite:
+            return ValueError(f"expected `model` to return a valid distribution, got {invalid}; {_UNTRAINED}")
+        hint = "" if step else f"; {_UNTRAINED}"
+        return Diverged(step, "prediction", invalid.value, f"invalid prediction after {step} steps: {invalid}{hint}")
+
+    def _invalid_parameter(self, batch: Batch) -> InvalidParameter | None:
+        self._seed_step()
+        try:
+            return invalid_parameter(self.model(batch["input"]))
+        except Exception:  # the first error is the one to report, unless the weights explain it
+            names = [name for name, weight in self.model.named_parameters() if not is_finite(weight)]
+            message = f"a model whose weight {names[0]} is not finite" if names else ""
+            return InvalidParameter(message=message, value=math.nan, is_finite=False) if names else None
+
+    def _diverged_term(self, batch: Batch, error: Exception) -> Diverged | None:
+        """A divergence if a term is not finite without validation: the objective made an invalid distribution."""
+        self._seed_step()
+        try:
+            values = _values(self.objective(self.model, batch))
+        except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # a covariance matrix is not positive definite
+            values = {"prediction": math.nan}
+        except Exception:  # the first error is the one to report
+            return None
+        for name, value in values.items():
+            if not math.isfinite(value):
+                reason = " ".join(str(error).split())[:_LONGEST_REASON]
+                why = f"{name} = {value} after {self.record.step} steps: {reason}"
+                return Diverged(self.record.step, name, value, why)
+        return None
+
+
+def _values(terms: Terms) -> dict[str, float]:
+    """The terms as numbers, transferred at once."""
+    if not isinstance(terms, Mapping) or not terms:
+        raise TypeError(f"expected `objective` to return named terms, got {type(terms).__name__}")
+    for name, term in terms.items():
+        if not isinstance(name, str) or name == _SUM:
+            raise ValueError(
+                f"expected `objective` to name its terms, and none {_SUM!r}, which is their sum, got {name!r}"
+            )
+        if not isinstance(term, Tensor) or term.dim():
+            shown = f"shape {tuple(term.shape)}" if isinstance(term, Tensor) else type(term).__name__
+            raise TypeError(f"expected `objective` to return scalar tensors, got {name!r} of {shown}")
+    values = [term.detach() for term in terms.values()]
+    return dict(zip(terms, torch.stack(values).tolist() if len(values) > 1 else [values[0].item()], strict=True))
+
+
+def _check_complete(stage: str, seen: int, expected: int) -> None:
+    """Refuse an epoch that Lightning's loop ended early without an error, as it does on a StopIteration."""
+    if seen != expected:
+        raise RuntimeError(f"expected {expected} batches of {stage} in an epoch, got {seen}: something ended the loop")
