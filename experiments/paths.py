@@ -72,7 +72,7 @@ def evaluation() -> None:
     """A file of predictions to a page."""
     with tempfile.TemporaryDirectory() as folder, Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
         page = Path(folder) / "page.html"
-        command(["evaluate", str(ROOT / "docs/examples/test.csv"), "--out", str(page), "--json"])
+        command(["evaluate", str(ROOT / "docs/examples/test.csv"), "--out", str(page)])
 
 
 def cell() -> None:

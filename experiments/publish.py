@@ -21,13 +21,12 @@ from fcal.benchmarks import TASKS, collect, preset
 from fcal.benchmarks.runner import plan
 from fcal.sweeps import Cell, Record, Store, read_cells
 
-_LARGEST = {"bokeh": "paper", "uci": "full", "sensors": "full"}
 _PROVENANCE = ("commit", "cpu", "cores", "torch", "python")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("task", choices=list(_LARGEST))
+    parser.add_argument("task", choices=TASKS.names())
     parser.add_argument("--run", type=Path, help="folder of the run (default runs/TASK)")
     parser.add_argument("--out", type=Path, default=Path("docs/results"))
     parser.add_argument("--preset", help="size of the published tables (default: the largest)")
@@ -39,7 +38,7 @@ def main() -> None:
         return restore(run / "cells", folder / "cells.jsonl")
     mpl.use("agg")
     task = TASKS[arguments.task].load()
-    size = arguments.preset or _LARGEST[arguments.task]
+    size = arguments.preset or list(task.presets)[-1]
     add_cells(task, preset(task, size), run / "cells", folder / "cells.jsonl")
     settings = preset(task, size, seeds=arguments.seeds)
     with tempfile.TemporaryDirectory() as empty:  # from here on the docs' own cells are all there is

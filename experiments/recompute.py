@@ -10,22 +10,22 @@ import random
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fcal._files import provenance, write_json
 from fcal.benchmarks import TASKS, preset
 from fcal.benchmarks.runner import compute, methods_by_config, plan
-from fcal.sweeps import Record, Store, read_cells
+from fcal.sweeps import Cell, Record, Store, key, read_cells, run
 
-_LARGEST = {"bokeh": "paper", "uci": "full", "sensors": "full"}
 _TIMES = ("train_s", "predict_ms", "seconds", "search_s", "fold_s", "member_s")
 _TOLERANCE = 1e-6  # relative
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("task", choices=list(_LARGEST))
+    parser.add_argument("task", choices=TASKS.names())
     parser.add_argument("--data", help="folder of the data, for uci and sensors")
     parser.add_argument("--count", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0)
@@ -36,14 +36,16 @@ def main() -> int:
     drawn = random.Random(arguments.seed).sample(read_cells(path), arguments.count)
     task = TASKS[arguments.task].load()
     published = Store(Path(tempfile.mkdtemp()) / "cells", published=[path])
-    rows = plan(task, task.problems(preset(task, _LARGEST[arguments.task]), published, None), None)
-    methods = methods_by_config(rows)
+    rows = plan(task, task.problems(preset(task, list(task.presets)[-1]), published, None), None)
+    planned = {row.cell.key: row.cell for row in rows}
+    function = partial(compute, task=task, methods=methods_by_config(rows), data=arguments.data)
     results = []
     with tempfile.TemporaryDirectory() as folder:
         for number, record in enumerate(drawn, start=1):
             start, store = time.perf_counter(), Store(Path(folder) / "cells")
-            again = compute(record.kind, record.config, store, task=task, methods=methods, data=arguments.data)
-            results.append(described(record, *compare(record.result, again), time.perf_counter() - start))
+            cell = planned.get(key(record.kind, record.config), Cell(record.kind, record.config))
+            outcome = run([cell], function, store=store, workers=1, progress=False)[cell]
+            results.append(described(record, *compare(record.result, outcome.result), time.perf_counter() - start))
             print(f"{number} of {len(drawn)}: {results[-1]}", flush=True)
             write(arguments, results)
     return int(any(result["largest_difference"] > _TOLERANCE for result in results))

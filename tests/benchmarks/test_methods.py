@@ -8,7 +8,7 @@ import torch
 from torch.distributions import Normal
 
 from fcal.benchmarks.methods import METHODS, CVPlus, Ensemble, Repaired, Trained, method_of, row_styles
-from fcal.benchmarks.problem import HeldOut, Members, Networks, Problem
+from fcal.benchmarks.problem import Folds, HeldOut, Members, Networks, Problem
 
 
 def normals(count, sigma, seed=0):
@@ -19,6 +19,12 @@ def normals(count, sigma, seed=0):
 
 class Two(Problem):
     """Two parts, whose networks are over- and under-confident, and an ensemble of two."""
+
+    def config(self, method):
+        return {"method": method.title}
+
+    def score(self, method, prediction):
+        raise AssertionError((method, prediction))
 
     def held_out(self):
         parts = []
@@ -32,8 +38,9 @@ class Two(Problem):
         pred, target = normals(99, 0.5)
         fold = torch.arange(99) % 3
         test = [Normal(torch.tensor([float(n)]).double(), 0.5) for n in range(3)]
+        folds = Folds(pred=pred, target=target, fold=fold, on_test=lambda: test)
         return Networks(
-            parts=[HeldOut(pred=pred, target=target, test=test[0], fold=fold, by_fold=lambda: test, unlevelled=pred)],
+            parts=[HeldOut(pred=pred, target=target, test=test[0], folds=folds)],
             seconds=1.0,
         )
 
@@ -69,8 +76,8 @@ def test_cv_plus_is_an_order_statistic_over_all_held_out_rows(scaled):
     problem = Two()
     (part,) = problem.cross_fitted(None, 0).parts
     residual = (part.target - part.pred.mean).abs().numpy()
-    upper = np.sort(part.fold.numpy() + residual)[int(np.ceil(0.9 * 100)) - 1]
-    lower = np.sort(part.fold.numpy() - residual)[99 - int(np.ceil(0.9 * 100))]
+    upper = np.sort(part.folds.fold.numpy() + residual)[int(np.ceil(0.9 * 100)) - 1]
+    lower = np.sort(part.folds.fold.numpy() - residual)[99 - int(np.ceil(0.9 * 100))]
     ((low, high),) = (ends[0.9] for ends in CVPlus(title="", scaled=scaled).predict(problem).intervals)
     assert (float(low), float(high)) == pytest.approx((lower, upper))
 
@@ -105,3 +112,18 @@ def test_row_of_all_rows_is_the_same_method_on_more_rows():
 def test_unknown_method_lists_the_known():
     with pytest.raises(ValueError, match="expected `method` one of .*'nll'.*, got 'nlll' \\(did you mean 'nll'"):
         method_of("nlll")
+
+
+def test_methods_of_the_same_name_from_different_modules_have_addresses_of_their_own():
+    other = dataclasses.make_dataclass("Repaired", [], bases=(Repaired,), frozen=True, kw_only=True)
+    assert other(title="", recalibrator="isotonic").config() != Repaired(title="", recalibrator="isotonic").config()
+
+
+def test_cv_plus_without_folds_says_what_is_missing():
+    class Plain(Two):
+        def cross_fitted(self, scales, batch):
+            networks = super().cross_fitted(scales, batch)
+            return dataclasses.replace(networks, parts=[dataclasses.replace(networks.parts[0], folds=None)])
+
+    with pytest.raises(ValueError, match="expected `cross_fitted` with the predictions of every fold"):
+        METHODS["cv_plus"].predict(Plain())

@@ -73,7 +73,8 @@ def test_method_that_a_task_does_not_list_runs_where_it_has_what_the_method_need
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--methods", "ensemble"], "expected `methods` that line has the data for, got 'ensemble'"),
+        (["--methods", "ensemble"], "expected `methods` whose step line has, got 'ensemble', which needs `members`"),
+        (["--seeds", "0"], "expected `seeds` >= 1, got 0"),
         (["--preset", "tiny"], "expected `preset` one of 'quick', got 'tiny'"),
         (["--plugin", "nowhere.py"], "expected `--plugin` a Python file, got nowhere.py, which is not there"),
     ],
@@ -84,3 +85,47 @@ def test_own_benchmark_refuses_in_one_line(files, capsys, words, message):
     assert message in captured.err
     assert captured.err.count("\n") == 1
     assert not (files / "out").exists()
+
+
+BROKEN = """
+from fcal_plugin_line import Line, LineTask
+from fcal.benchmarks import register
+
+class Broken(Line):
+    def score(self, method, prediction):
+        return {score}
+
+class BrokenTask(LineTask):
+    name, problem = "broken", Broken
+    def problem_of(self, config, store, data):
+        return Broken(**config, store=store)
+
+register(BrokenTask(), "scores that no table can show")
+"""
+
+
+@pytest.mark.parametrize(
+    ("score", "message"),
+    [
+        ("None", "expected `score` to return a mapping with `columns`, got None"),
+        ("{'nll': 1.0}", "expected `score` to return a mapping with `columns`, got {'nll': 1.0}"),
+        ("{'columns': {'nll': 1.0}}", "expected `score` with a list of numbers as column 'nll', got 1.0"),
+        ("{'columns': {'nll': ['high']}}", "expected `score` with a list of numbers as column 'nll', got ['high']"),
+        ("{'columns': {'nll': [float('nan')]}}", "expected `result.columns.nll[0]` a finite number, got nan"),
+    ],
+)
+def test_scores_that_no_table_can_show_are_refused_and_not_stored(files, capsys, score, message):
+    (files / "broken.py").write_text(BROKEN.replace("{score}", score), encoding="utf-8")
+    plugins = ["--plugin", str(files / "line.py"), "--plugin", str(files / "broken.py")]
+    words = ["benchmark", "broken", *plugins, "--out", str(files / "out"), "--methods", "nll", "--workers", "1"]
+    assert main(words) == 1
+    assert message in capsys.readouterr().err
+    assert not list((files / "out/cells").glob("*.json"))
+
+
+def test_debug_shows_where_a_step_raises(files, capsys):
+    (files / "broken.py").write_text(BROKEN.replace("return {score}", "return self.nothing"), encoding="utf-8")
+    plugins = ["--plugin", str(files / "line.py"), "--plugin", str(files / "broken.py")]
+    words = ["benchmark", "broken", *plugins, "--out", str(files / "out"), "--methods", "nll", "--workers", "1"]
+    assert main([*words, "--debug"]) == 1
+    assert "return self.nothing" in capsys.readouterr().err

@@ -8,7 +8,7 @@ from fcal.benchmarks.catalogue import TASKS, Entry, Option, register
 if TYPE_CHECKING:
     from fcal.benchmarks.methods import METHODS, CrossFitted, CVPlus, Ensemble, Method, Repaired, Trained
     from fcal.benchmarks.page import write_page
-    from fcal.benchmarks.problem import HeldOut, Members, Networks, Prediction, Problem
+    from fcal.benchmarks.problem import Failed, Folds, HeldOut, Members, Networks, Prediction, Problem
     from fcal.benchmarks.runner import Benchmark, benchmark, collect
     from fcal.benchmarks.scoring import score
     from fcal.benchmarks.table import Column, Row, Spread, Table
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _ROOMS = {
     "methods": ("METHODS", "CVPlus", "CrossFitted", "Ensemble", "Method", "Repaired", "Trained"),
     "page": ("write_page",),
-    "problem": ("HeldOut", "Members", "Networks", "Prediction", "Problem"),
+    "problem": ("Failed", "Folds", "HeldOut", "Members", "Networks", "Prediction", "Problem"),
     "runner": ("Benchmark", "benchmark", "collect"),
     "scoring": ("score",),
     "table": ("Column", "Row", "Spread", "Table"),
@@ -35,6 +35,8 @@ __all__ = [
     "CrossFitted",
     "Ensemble",
     "Entry",
+    "Failed",
+    "Folds",
     "HeldOut",
     "Members",
     "Method",

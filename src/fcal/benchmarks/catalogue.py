@@ -169,6 +169,9 @@ def register(task: "Task[Any]", purpose: str, **command: Any) -> None:
     Args:
         task: The task.
         purpose: What it does, in half a sentence.
-        command: Further fields of :class:`Entry`.
+        command: Further fields of :class:`Entry`; its first preset is the default.
     """
-    TASKS.add(task.name, Entry(task=task, purpose=purpose, **command))
+    preset = command.pop("preset", next(iter(task.presets)))
+    presets = command.pop("presets", f"{', '.join(task.presets)} (default {preset})")
+    example = command.pop("example", f"fcal benchmark {task.name} --plugin FILE.py")
+    TASKS.add(task.name, Entry(task=task, purpose=purpose, preset=preset, presets=presets, example=example, **command))

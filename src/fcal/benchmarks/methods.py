@@ -33,6 +33,7 @@ class Method(ABC):
     Attributes:
         needs: The step of a problem that it is made from.
         reference: Whether it knows what no method may know: it is never ranked.
+        version: Raised when the same options would give other numbers.
 
     Args:
         title: What people call it.
@@ -40,6 +41,7 @@ class Method(ABC):
 
     needs: ClassVar[str]
     reference: ClassVar[bool] = False
+    version: ClassVar[int] = 1
     title: str
 
     @abstractmethod
@@ -49,7 +51,10 @@ class Method(ABC):
     def config(self) -> dict[str, Any]:
         """Everything about it that changes a number, as plain values: not its title."""
         options = {name: value for name, value in dataclasses.asdict(self).items() if name != "title"}
-        return {"kind": type(self).__name__, **options}
+        own = type(self)
+        shipped = own.__module__ == __name__
+        kind = own.__name__ if shipped else f"{own.__module__}.{own.__qualname__}"
+        return {"kind": kind, **options, **({"version": self.version} if self.version > 1 else {})}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,14 +171,13 @@ class CVPlus(Method):
         )
 
     def _intervals(self, part: HeldOut, levels: Sequence[float]) -> dict[float, tuple[Tensor, Tensor]]:
-        assert part.unlevelled is not None
-        assert part.target is not None
-        assert part.fold is not None
-        assert part.by_fold is not None
-        held_out, *preds = (part.unlevelled, *part.by_fold())
+        if part.folds is None:
+            raise ValueError("expected `cross_fitted` with the predictions of every fold (HeldOut.folds), got none")
+        folds = part.folds
+        held_out, *preds = (folds.pred, *folds.on_test())
         if not self.scaled:
             held_out, *preds = (_of_unit_scale(pred) for pred in (held_out, *preds))
-        return {level: cv_plus(held_out, part.target, part.fold, preds, level=level) for level in levels}
+        return {level: cv_plus(held_out, folds.target, folds.fold, preds, level=level) for level in levels}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,7 +233,7 @@ def _repaired(networks: Networks, recalibrator: str, *, moments: bool = False) -
 
     return Prediction(
         dists=[repaired(repair, part.test) for part, repair in zip(networks.parts, repairs, strict=True)],
-        seconds=networks.seconds + seconds,
+        seconds=None if networks.seconds is None else networks.seconds + seconds,
         again=again,
         details={**networks.details, "recalibrators": [repr(repair) for repair in repairs if repair is not None]},
     )

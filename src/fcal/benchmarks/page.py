@@ -37,7 +37,7 @@ def write_page(
     text = benchmark_page(
         tables,
         command=command,
-        title=task.title,
+        title=task.title or task.name,
         notes=notes,
         seconds=benchmark.seconds,
         versions=versions,

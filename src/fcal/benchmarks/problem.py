@@ -1,5 +1,6 @@
 """A problem is one data set with one seed: the steps that methods are made from, and the score of a prediction."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 from torch.distributions import Distribution
 
+from fcal.crossfitting import CrossFit
 from fcal.sweeps import Cell, Store
 
 if TYPE_CHECKING:
@@ -45,6 +47,23 @@ class Prediction:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Folds:
+    """Predictions of the networks without each fold, for intervals.
+
+    Attributes:
+        pred: For every row, the prediction of the network that has not seen it.
+        target: Targets of these rows.
+        fold: The fold of each row.
+        on_test: Computes what the network without each fold predicts for the test rows.
+    """
+
+    pred: Distribution
+    target: Tensor
+    fold: Tensor
+    on_test: Callable[[], Sequence[Distribution]]
+
+
+@dataclass(frozen=True, kw_only=True)
 class HeldOut:
     """Predictions of one network: for rows it was not trained on, to fit a repair to, and for the test rows.
 
@@ -52,19 +71,39 @@ class HeldOut:
         pred: Predictions for the held-out rows; None where there are none to fit a repair to.
         target: Targets of these rows.
         test: Predictions for the test rows.
-        again: Computes ``test`` once more.
-        fold: The fold of each held-out row, of a cross-fit.
-        by_fold: What the network without each fold predicts for the test rows, of a cross-fit.
-        unlevelled: Held-out predictions of a cross-fit before their scale is moved to the full network's.
+        again: Computes ``test`` once more; None where nobody asks.
+        folds: Those of a cross-fit.
     """
 
     pred: Distribution | None
     target: Tensor | None
     test: Distribution
     again: Callable[[], Distribution] | None = None
-    fold: Tensor | None = None
-    by_fold: Callable[[], Sequence[Distribution]] | None = None
-    unlevelled: Distribution | None = None
+    folds: Folds | None = None
+
+    @classmethod
+    def of_crossfit(
+        cls,
+        crossfit: CrossFit,
+        on_test: Callable[[Any], Distribution],
+        again: Callable[[], Distribution] | None = None,
+    ) -> "HeldOut":
+        """Held-out predictions of :func:`fcal.crossfit`, as :meth:`fcal.crossfitting.CrossFit.calibrated` uses them.
+
+        Args:
+            crossfit: Its models.
+            on_test: What a model predicts for the test rows.
+            again: Computes the prediction of the full model once more.
+        """
+        pred = crossfit.levelled()
+        folds = Folds(
+            pred=crossfit.held_out,
+            target=crossfit.target,
+            fold=crossfit.fold,
+            on_test=lambda: [on_test(model) for model in crossfit.without],
+        )
+        target = crossfit.targets_around(pred)
+        return cls(pred=pred, target=target, test=on_test(crossfit.full), again=again, folds=folds)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,12 +112,12 @@ class Networks:
 
     Attributes:
         parts: One entry per part of the problem.
-        seconds: Processor time of the trainings of one part.
+        seconds: Processor time of the trainings of one part; None where it is not known.
         details: Whatever else is worth keeping, as JSON.
     """
 
     parts: Sequence[HeldOut]
-    seconds: float
+    seconds: float | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -97,7 +136,7 @@ class Members:
     again: Callable[[], Sequence[Sequence[Distribution]]] | None = None
 
 
-class Problem:
+class Problem(ABC):
     """One data set with one seed. A task overrides :meth:`score` and the steps that it can do.
 
     Attributes:
@@ -114,9 +153,9 @@ class Problem:
     levels: tuple[float, ...] = (0.9,)
     n_test: int = 0
 
+    @abstractmethod
     def config(self, method: "Method") -> dict[str, Any]:
         """Everything about it that changes a method's numbers, as plain values: part of a row's address."""
-        raise NotImplementedError
 
     def resolved(self, method: "Method") -> "Method":
         """A method with what the settings decide of it, such as how many candidates it has."""
@@ -127,9 +166,9 @@ class Problem:
         del method
         return ()
 
+    @abstractmethod
     def score(self, method: "Method", prediction: Prediction) -> dict[str, Any]:
         """Columns (a list with a value per part) and whatever else the table shows of a prediction."""
-        raise NotImplementedError
 
     def truth(self) -> Sequence[Distribution]:
         """The distribution that the targets were drawn from."""
@@ -151,7 +190,8 @@ class Problem:
         """Networks trained on all rows, with held-out predictions of networks trained without each fold.
 
         Args:
-            scales: Objective of networks of error bars, trained on held-out errors; None for the networks' own.
+            scales: Objective of networks of error bars, trained on held-out errors; None for the networks' own. A task
+                that trains none raises :class:`Failed`.
             batch: Rows in a batch of that training; the task's own number where 0.
         """
         raise NotImplementedError

@@ -3,12 +3,12 @@
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Generic
 
 from fcal.benchmarks.methods import Method, method_of
-from fcal.benchmarks.problem import Failed, Problem
+from fcal.benchmarks.problem import Failed, Prediction, Problem
 from fcal.benchmarks.table import CRASHED, DONE, FAILED, MISSING, Table
 from fcal.benchmarks.task import Result, Results, Settings, Task
 from fcal.sweeps import Cell, Outcome, Store, run
@@ -28,6 +28,7 @@ class Benchmark(Generic[Settings]):
         crashed: Cells that could not be computed, with the reason; a method that fails to train is not among them.
         seconds: How long it took.
         store: Where its cells are.
+        tracebacks: Where cells crashed, by the same names.
     """
 
     task: Task[Settings]
@@ -37,6 +38,7 @@ class Benchmark(Generic[Settings]):
     crashed: Mapping[str, str]
     seconds: float
     store: Store
+    tracebacks: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def document(self) -> dict[str, Any]:
@@ -88,6 +90,8 @@ def plan(task: Task[Any], problems: Sequence[Problem], methods: Sequence[str] | 
         ValueError: A method is unknown, or none of them is in any table.
     """
     names = task.methods(methods)
+    if not problems:
+        raise ValueError(f"expected settings with at least one data set and seed of {task.name}, got none")
     rows = [_planned(task, problem, row) for problem in problems for row in task.rows_of(problem, names)]
     if not rows:
         known = " or ".join(dict.fromkeys(problem.name for problem in problems))
@@ -130,8 +134,10 @@ def benchmark(
     function = partial(compute, task=task, methods=methods_by_config(rows), data=data)
     outcomes = run([*facts, *(row.cell for row in rows)], function, store=store, workers=workers, progress=progress)
     results = {row.cell: _result(outcomes[row.cell]) for row in rows}
-    crashed = {cell.name: str(outcome.reason) for cell, outcome in outcomes.items() if outcome.status == "failed"}
-    return _finished(task, settings, store, rows, results, crashed, time.perf_counter() - start)
+    failed = {cell.name: outcome for cell, outcome in outcomes.items() if outcome.status == "failed"}
+    crashed = {name: str(outcome.reason) for name, outcome in failed.items()}
+    done = _finished(task, settings, store, rows, results, crashed, time.perf_counter() - start)
+    return replace(done, tracebacks={name: outcome.details for name, outcome in failed.items()})
 
 
 def collect(
@@ -162,8 +168,22 @@ def compute(
         prediction = method.predict(problem)
     except Failed as failure:
         return {"status": FAILED, "reason": str(failure)}
+    if not isinstance(prediction, Prediction):
+        raise TypeError(f"expected `predict` to return a Prediction, got {type(prediction).__name__}")
     status = {"status": FAILED, "reason": prediction.failure} if prediction.failure else {"status": DONE}
-    return {**status, **problem.score(method, prediction)}
+    return {**status, **_checked(problem.score(method, prediction))}
+
+
+def _checked(scores: Any) -> dict[str, Any]:
+    """Refuse scores that no table can show, before they are stored."""
+    columns = scores.get("columns") if isinstance(scores, Mapping) else None
+    if not isinstance(columns, Mapping) or not columns:
+        raise TypeError(f"expected `score` to return a mapping with `columns`, got {scores!r:.80}")
+    for name, values in columns.items():
+        numbers = values if isinstance(values, list | tuple) else [values]
+        if numbers is not values or not all(value is None or isinstance(value, int | float) for value in numbers):
+            raise TypeError(f"expected `score` with a list of numbers as column {name!r}, got {values!r:.80}")
+    return dict(scores)
 
 
 def _finished(

@@ -25,7 +25,7 @@ class Task(ABC, Generic[Settings]):
 
     Attributes:
         name: As it is typed.
-        title: Heading of its page.
+        title: Heading of its page; its name where empty.
         notes: Sentences on what it is, for its page.
         presets: Settings by name.
         columns: Of its tables.
@@ -40,7 +40,7 @@ class Task(ABC, Generic[Settings]):
     """
 
     name: ClassVar[str]
-    title: ClassVar[str]
+    title: ClassVar[str] = ""
     notes: ClassVar[tuple[str, ...]] = ()
     presets: Mapping[str, Settings]
     columns: ClassVar[tuple[Column, ...]] = COLUMNS
@@ -82,8 +82,11 @@ class Task(ABC, Generic[Settings]):
         if names is not None:
             chosen = list(dict.fromkeys(names))
             for name in chosen:
-                if not self.problem.can(method_of(name).needs):
-                    raise ValueError(f"expected `methods` that {self.name} has the data for, got {name!r}")
+                step = method_of(name).needs
+                if not self.problem.can(step):
+                    raise ValueError(
+                        f"expected `methods` whose step {self.name} has, got {name!r}, which needs `{step}`"
+                    )
             return chosen
         known = METHODS.names() if self.rows is None else [*self.rows, *added()]
         return [name for name in known if self.problem.can(method_of(name).needs)]

@@ -1,6 +1,7 @@
 """``fcal benchmark``: one command for every task, built-in or from a plugin."""
 
 import shlex
+import sys
 from argparse import Namespace
 from typing import Any
 
@@ -13,11 +14,11 @@ from fcal._checks import check_integer
 from fcal._files import atomic_path, provenance, writable_folder, write_json
 from fcal.benchmarks import TASKS, Benchmark, Task, benchmark, preset
 from fcal.benchmarks.catalogue import Entry
-from fcal.benchmarks.markdown import failures, floor_lines, spread_text
+from fcal.benchmarks.markdown import floor_lines, spread_text
 from fcal.benchmarks.methods import row_styles
 from fcal.benchmarks.page import write_page
 from fcal.benchmarks.runner import plan
-from fcal.benchmarks.table import DONE, Column, Table
+from fcal.benchmarks.table import DONE, FAILED, Column, Table
 from fcal.cli.printing import plain_warnings, print_json, say
 from fcal.plots.styles import footnotes
 from fcal.reports.results_table import ONE_SEED
@@ -71,13 +72,16 @@ def _run(arguments: Namespace, words: list[str]) -> int:
     else:
         _print(done)
         print("\n".join([f"page: {page}", *(f"picture: {path}" for path in pictures)]))
+    for name in done.crashed if arguments.debug else ():
+        print(done.tracebacks[name], file=sys.stderr)
     return _print_crashes(dict(done.crashed))
 
 
 def _changes(entry: Entry, arguments: Namespace) -> dict[str, Any]:
     typed = vars(arguments)
-    seeds = {"seeds": typed["seeds"]} if entry.seeds and typed["seeds"] is not None else {}
-    return {**entry.settings(typed), **seeds}
+    if not entry.seeds or typed["seeds"] is None:
+        return entry.settings(typed)
+    return {**entry.settings(typed), "seeds": check_integer("seeds", typed["seeds"], at_least=1)}
 
 
 def _draw(task: Task[Any], done: Benchmark[Any], out: Any) -> list[str]:
@@ -133,8 +137,9 @@ def _print(done: Benchmark[Any]) -> None:
     task = done.task
     for table in done.tables:
         _show(console, _grid(task, table, spread=table.seeds > 1 and console.width >= _ROOM_FOR_SPREAD))
-        for sentence in failures(table):
-            console.print(Text(sentence, style="yellow"))
+        for name, row in table.rows.items():
+            if row.status == FAILED:  # crashed cells are reported on stderr
+                console.print(Text(f"{name} failed: {row.reason}", style="yellow"))
         for sentence, text in task.printed_sections(table):
             console.print(Text(sentence))
             console.print(Text(text))

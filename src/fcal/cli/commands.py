@@ -29,7 +29,8 @@ class _Parser(argparse.ArgumentParser):
     """A parser whose errors are one line."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+        hint = "; --plugin FILE.py behind the name adds one of your own" if "TASK: invalid choice" in message else ""
+        self.exit(2, f"{self.prog}: {message}{hint} (see {self.prog} --help)\n")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -189,8 +190,9 @@ def plugins_of(words: Sequence[str]) -> list[str]:
         ['line.py']
     """
     finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    finder.add_argument("--plugin", action="append", default=[])
-    return list(finder.parse_known_args(words)[0].plugin) if words[:1] == ["benchmark"] else []
+    finder.add_argument("--plugin", action="append", nargs="?", default=[])  # a missing value is reported later
+    plugins = finder.parse_known_args(words)[0].plugin if words[:1] == ["benchmark"] else []
+    return [plugin for plugin in plugins if plugin is not None]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

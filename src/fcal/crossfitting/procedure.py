@@ -233,7 +233,7 @@ class CrossFit:
         if not isinstance(method, Recalibrator):
             raise TypeError(f"expected `repair` a name or a Recalibrator, got {type(repair).__name__}")
         held_out = self.levelled()
-        method.fit(held_out, self._with_errors_of_full(held_out), valid_mask=self.valid_mask)
+        method.fit(held_out, self.targets_around(held_out), valid_mask=self.valid_mask)
         return Calibrated(self.full, method)
 
     def levelled(self) -> Distribution:
@@ -276,7 +276,7 @@ class CrossFit:
         held_out, seen, _ = cross_predictions(self.dataset, self.fold, full, without, batch_size=self.batch_size)
         return replace(self, full=full, without=tuple(without), held_out=held_out, seen=seen)
 
-    def _with_errors_of_full(self, pred: Distribution) -> Tensor:
+    def targets_around(self, pred: Distribution) -> Tensor:
         """Targets with errors as large as those of the model of all rows on new rows."""
         if self.error_ratio == 1:
             return self.target

@@ -144,14 +144,8 @@ class BokehProblem(Problem):
         def on(model: Any, dataset: Any) -> Distribution:
             return _distribution(predict(model, dataset, batch_size=at_once, channels_last=True).pred)
 
-        return HeldOut(
-            pred=crossfit.levelled(),
-            target=crossfit.target,
-            test=on(crossfit.full, images),
-            again=lambda: on(crossfit.full, self.splits.test),
-            fold=crossfit.fold,
-            by_fold=lambda: [on(model, images) for model in crossfit.without],
-            unlevelled=crossfit.held_out,
+        return HeldOut.of_crossfit(
+            crossfit, lambda model: on(model, images), again=lambda: on(crossfit.full, self.splits.test)
         )
 
     def members(self, count: int) -> Members:

@@ -21,7 +21,7 @@ from fcal.benchmarks.sensors.readings import Readings, readings_of
 from fcal.benchmarks.sensors.settings import NORMAL, SensorTable, Settings
 from fcal.benchmarks.sensors.spreads import in_double, measured_spreads, predicted_spreads
 from fcal.benchmarks.sensors.trainings import Fold, FoldNetworks
-from fcal.crossfitting import CrossFit, WithScales, location_of, recentred
+from fcal.crossfitting import WithScales
 from fcal.distributions.functional import cat
 from fcal.selection import select_family
 from fcal.sweeps import Cell, Store
@@ -149,7 +149,7 @@ class SensorsProblem(Problem):
         for number in range(self.settings.folds):
             fold, networks = self._networks(number)
             if scales is None:
-                parts.append(_fold_part(fold, networks.crossfit))
+                parts.append(HeldOut.of_crossfit(networks.crossfit, fold.on_test))
                 continue
             error_bars = trainings.network_of(cells[number], self.store, fold)
             test = fold.on_test(WithScales(networks.crossfit.full, error_bars))
@@ -261,22 +261,6 @@ class SensorsProblem(Problem):
 
     def _split(self, values: Tensor) -> Sequence[Tensor]:
         return values.split([len(rows) for rows in self.test_rows])
-
-
-def _fold_part(fold: Fold, networks: CrossFit) -> HeldOut:
-    """Held-out predictions of a cross-fit, with errors scaled to those expected of the full network."""
-    levelled = networks.levelled()
-    centre = location_of(levelled)
-    target = centre + networks.error_ratio * (networks.target - centre)
-    shift = target - networks.target  # the errors of CV+ stay those of the networks without each fold
-    return HeldOut(
-        pred=levelled,
-        target=target,
-        test=fold.on_test(networks.full),
-        fold=networks.fold,
-        by_fold=lambda: [fold.on_test(model) for model in networks.without],
-        unlevelled=recentred(networks.held_out, location_of(networks.held_out) + shift),
-    )
 
 
 def _by_row(pred: Distribution, errors: Tensor) -> dict[str, Tensor]:

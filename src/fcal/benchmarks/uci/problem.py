@@ -13,7 +13,7 @@ from torch.distributions import Normal
 import fcal
 from fcal.benchmarks import scoring
 from fcal.benchmarks.methods import CrossFitted, CVPlus, Ensemble, Method, Trained
-from fcal.benchmarks.problem import HeldOut, Members, Networks, Options, Prediction, Problem
+from fcal.benchmarks.problem import Folds, HeldOut, Members, Networks, Options, Prediction, Problem
 from fcal.benchmarks.uci import trainings
 from fcal.benchmarks.uci.settings import Settings
 from fcal.benchmarks.uci.splits import Splits
@@ -159,7 +159,7 @@ class UCIProblem(Problem):
     def _fold_part(self, preds: OutOfFold, split: int) -> HeldOut:
         splits = self.splits
         held_out, seen, test = (_of_split(pred, split) for pred in (preds.held_out, preds.seen, preds.test))
-        moved = levelled(held_out, seen, splits.fold[split])
+        moved, target = levelled(held_out, seen, splits.fold[split]), splits.raw[splits.train[split]]
         assert isinstance(moved, Normal)
 
         def by_fold() -> list[Normal]:
@@ -170,11 +170,9 @@ class UCIProblem(Problem):
 
         return HeldOut(
             pred=splits.original(moved, split),
-            target=splits.raw[splits.train[split]],
+            target=target,
             test=splits.original(test, split),
-            fold=splits.fold[split],
-            by_fold=by_fold,
-            unlevelled=splits.original(held_out, split),
+            folds=Folds(pred=splits.original(held_out, split), target=target, fold=splits.fold[split], on_test=by_fold),
         )
 
     def members(self, count: int) -> Members:
