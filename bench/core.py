@@ -1,4 +1,4 @@
-"""Speed and memory of the core, as ratios in one run against what a user would pick instead.
+"""Speed and memory of the core, as ratios to what a user would use instead, measured in one run.
 
 Every pair is timed in one process and one thread, in alternating blocks, forward + backward, float32; the ratio is that
 of the medians. Distributions are built inside the timed region with torch's argument validation off.
@@ -33,7 +33,7 @@ class Batch:
         self.target = torch.randn(count, generator=generator)
 
     def step(self, loss: Callable[["Batch"], Tensor]) -> float:
-        """Seconds of one forward + backward pass; what an optimizer does between two of them is not timed."""
+        """Seconds of one forward + backward pass; the optimizer step is not timed."""
         self.loc.grad = self.scale.grad = None
         started = time.perf_counter()
         loss(self).backward()
@@ -68,7 +68,7 @@ def squared_wasserstein(q: list[Tensor], df: int) -> Tensor:
 
 
 def loop_of_draws(batch: Batch) -> Tensor:
-    """The paper's algorithm: 100 draws of 75 residuals, one by one, by numpy."""
+    """The paper's algorithm: 100 draws of 75 residuals, one by one, with numpy."""
     residuals = (batch.target - batch.loc) / batch.scale
     source = np.random.default_rng(0)
     q = []
@@ -137,7 +137,7 @@ COMPARISONS = [
 
 
 def peak_memory(count: int) -> Row:
-    """Peak of the resident memory of a fresh process beyond its inputs, gradients included, in inputs."""
+    """Peak resident memory of a fresh process beyond its inputs, gradients included, in multiples of one input."""
     ratio = extra_bytes_in_fresh_process(__file__, "--memory-of", str(count)) / (4 * count)
     return Row(
         work="peak extra memory of FCalLoss exact, gradients included",

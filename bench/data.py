@@ -1,8 +1,8 @@
-"""Speed of Bokeh's images, as ratios in one run against a loop over Pillow's ImageDraw; and the memory they take.
+"""Speed of Bokeh's images, as ratios to a loop over Pillow's ImageDraw, and their memory.
 
-Rows that paint: both sides get the same arrays of discs and return the same array of images, channels first; Pillow's
-loop reads the discs of an image in one go, and draws them without smooth edges, as ours are.
-The row of the whole dataset: ours draws random scenes, images and labels; Pillow's loop does what one would write by
+Painting: both implementations get the same arrays of discs and return the same array of images, channels first;
+Pillow's loop reads the discs of an image at once, and draws them without antialiasing, like ours.
+Whole dataset: ours draws random scenes, images and labels; Pillow's loop is what one would write by
 hand, a few calls of numpy's generator for every image, and the simplest noise.
 """
 
@@ -27,7 +27,7 @@ RED = (7 * STEP, STEP, STEP)
 
 
 def by_pillow(discs: Discs, size: int) -> NDArray[np.uint8]:
-    """The loop: one picture, one ellipse after the other."""
+    """Paint with Pillow, image by image and ellipse by ellipse."""
     images = np.empty((len(discs), 3, size, size), np.uint8)
     x, y, radius = (field / GRID for field in (discs.x, discs.y, discs.radius))
     boxes = np.stack([x - radius, y - radius, x + radius, y + radius], axis=-1)
@@ -53,14 +53,14 @@ def dataset_by_pillow(config: BokehConfig, seed: int) -> tuple[NDArray[np.uint8]
         radii = generator.uniform(regime.smallest * size, regime.largest * size, others).tolist()
         colours = (STEP * generator.integers((0, 2, 2), (4, 8, 8), (others, 3))).tolist()
         x, y = generator.uniform(red_radius, size - red_radius, 2).tolist()
-        place = int(generator.integers(others + 1))
+        position = int(generator.integers(others + 1))
         ground = STEP * int(generator.integers(3))
         picture = Image.new("RGB", (size, size), (ground, ground, ground))
         draw = ImageDraw.Draw(picture)
         shapes = [
             (*centre, radius, tuple(colour)) for centre, radius, colour in zip(centres, radii, colours, strict=True)
         ]
-        for left, top, radius, colour in [*shapes[:place], (x, y, red_radius, RED), *shapes[place:]]:
+        for left, top, radius, colour in [*shapes[:position], (x, y, red_radius, RED), *shapes[position:]]:
             draw.ellipse((left - radius, top - radius, left + radius, top + radius), fill=colour)
         images[i] = np.asarray(picture).transpose(2, 0, 1)
         targets[i] = np.array([x, y]) / size + regime.sigma * generator.standard_normal(2)
@@ -68,7 +68,7 @@ def dataset_by_pillow(config: BokehConfig, seed: int) -> tuple[NDArray[np.uint8]
 
 
 def timed(work: Callable[[], object]) -> float:
-    """Seconds of this process: what else runs on the machine would slow the longer step more than the shorter one."""
+    """Processor time of a step: other work on the machine would slow the longer step more than the shorter one."""
     started = time.process_time()
     work()
     return time.process_time() - started

@@ -1,7 +1,7 @@
-"""Speed and memory of the evaluation, as ratios in one run against what a user would pick instead.
+"""Speed and memory of the evaluation, as ratios to what a user would use instead, measured in one run.
 
-The first two rows are timed in one process and one thread, in turns; nothing is remembered from one run of ours to the
-next, so the floors are simulated anew each time. The last two are whole processes on one core, start included.
+The first two rows are timed in one process and one thread, in turns; caches are cleared between our
+runs, so the floors are simulated again each time. The last two are whole processes on one core, start included.
 ``--shrink 10`` tries the file with 1e7 rows.
 """
 
@@ -62,7 +62,7 @@ class Data:
 
 
 def forget() -> None:
-    """Clear whatever functions of the evaluation remember."""
+    """Clear the caches of the evaluation."""
     for name, module in list(sys.modules.items()):
         if name.startswith("fcal.metrics"):
             for member in vars(module).values():
@@ -78,7 +78,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def in_turns(ours: Callable[[], object], theirs: Callable[[], object], turns: int = 3) -> tuple[float, float]:
-    """Median seconds of both; ours runs more often, being short."""
+    """Median seconds of both; ours runs more often because it is short."""
     ours()  # loads every kernel
     times: tuple[list[float], list[float]] = ([], [])
     for _ in range(turns):
@@ -88,16 +88,16 @@ def in_turns(ours: Callable[[], object], theirs: Callable[[], object], turns: in
 
 
 def all_metrics(shrink: int) -> Row:
-    """Everything a report holds, per row, against everything theirs holds, per row."""
+    """Time per row of a whole report, against that of all metrics of uncertainty_toolbox."""
     ours_n, theirs_n = 100_000 // shrink, 10_000 // shrink
     data, fewer = Data(ours_n), Data(theirs_n)
     arrays = fewer.mean, fewer.std, fewer.target
-    found = get_all_metrics(*arrays, verbose=False)
+    metrics = get_all_metrics(*arrays, verbose=False)
     report = fcal.evaluate(*fewer.pred(torch.float64))
     scores = (
-        found["accuracy"]["rmse"],
-        found["sharpness"]["sharp"],
-        *(found["scoring_rule"][x] for x in ("nll", "crps")),
+        metrics["accuracy"]["rmse"],
+        metrics["sharpness"]["sharp"],
+        *(metrics["scoring_rule"][x] for x in ("nll", "crps")),
     )
     same = np.array([report.rmse, report.sharpness, report.nll, report.crps], dtype=np.float64)
     assert_allclose(same, scores, rtol=1e-6)
@@ -140,7 +140,7 @@ class Run:
 
 
 def on_one_core(arguments: list[str], folder: Path) -> Run:
-    """Run Python on the first core that is ours."""
+    """Run Python on the first available core."""
     core = min(os.sched_getaffinity(0))
     printed = folder / "output"
     started = time.perf_counter()
@@ -159,7 +159,7 @@ def on_one_core(arguments: list[str], folder: Path) -> Run:
 
 
 def write_predictions(path: Path, count: int) -> float:
-    """Write a file with pyarrow's own settings; the RMSE of what it holds."""
+    """Write a file with pyarrow's default settings, and return the RMSE of its predictions."""
     import pyarrow as arrow
     from pyarrow import parquet
 
@@ -178,7 +178,7 @@ def write_predictions(path: Path, count: int) -> float:
 
 
 def evaluated_file(shrink: int) -> list[Row]:
-    """The command on a large file against merely reading it."""
+    """The command on a large file, against only reading it."""
     count = ROWS_OF_FILE // shrink
     with tempfile.TemporaryDirectory() as name:
         folder, path = Path(name), Path(name) / "predictions.parquet"
@@ -206,7 +206,7 @@ def evaluating(path: Path) -> list[str]:
 
 @dataclass(frozen=True)
 class Turn:
-    """A command on a file and on a tenth of it: the difference is free of the start of the process."""
+    """A command on a file and on a tenth of it: their difference does not include the start of the process."""
 
     whole: Run
     tenth: Run
@@ -222,11 +222,14 @@ class Turn:
 
 def rows_of_file(count: int, turns: list[tuple[Turn, Turn]]) -> list[Row]:
     rows = []
-    for what, with_start in (("without the start of the process", False), ("with the start of Python and torch", True)):
+    for span, with_start in (
+        ("without the start of the process", False),
+        ("with the start of Python and torch", True),
+    ):
         ours, theirs = (median(turn[k].seconds(with_start=with_start) for turn in turns) for k in range(2))
         rows.append(
             Row(
-                work=f"fcal evaluate, Parquet, one core, {what}",
+                work=f"fcal evaluate, Parquet, one core, {span}",
                 count=count,
                 against="reading the three columns with pyarrow, row group by row group",
                 ratio=theirs / ours,

@@ -178,7 +178,7 @@ class Batch:
 
 
 def weights_row(count: int, repeats: int) -> Row:
-    """What torch takes to normalise a mixture's weights, forward + backward, before any loss sees them."""
+    """Seconds that torch needs to normalise the weights of a mixture, forward + backward, before any loss."""
     logits = normal(count, COMPONENTS).requires_grad_()
 
     def step() -> float:

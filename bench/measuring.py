@@ -1,4 +1,4 @@
-"""What the speed scripts share: timing in alternating blocks, peak memory, and the table they write."""
+"""Shared by the speed scripts: timing in alternating blocks, peak memory, and their table."""
 
 import argparse
 import statistics
@@ -36,7 +36,7 @@ class Row:
 
 
 def medians(steps: Sequence[Step], repeats: list[int]) -> list[float]:
-    """Median seconds of each step; they take turns in short blocks, so that all meet the same noise, caches warm."""
+    """Median seconds of each step; they alternate in short blocks, so that all have the same noise and warm caches."""
     times: list[list[float]] = [[] for _ in steps]
     for _ in range(BLOCKS):
         for own, step, count in zip(times, steps, repeats, strict=True):
@@ -46,7 +46,7 @@ def medians(steps: Sequence[Step], repeats: list[int]) -> list[float]:
 
 
 def extra_bytes_in_fresh_process(script: str, *arguments: str) -> float:
-    """What a fresh process of ``script``, called with hidden arguments, says of its peak memory."""
+    """Peak memory that a fresh process of ``script``, called with hidden arguments, reports."""
     run = subprocess.run([sys.executable, script, *arguments], capture_output=True, text=True, check=True)
     return float(run.stdout)
 
@@ -54,7 +54,7 @@ def extra_bytes_in_fresh_process(script: str, *arguments: str) -> float:
 def extra_bytes(step: Callable[[], object]) -> int:
     """Peak of the resident memory of this process during a step, beyond what it held before."""
     before = status_kib("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew from here
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     step()
     return (status_kib("VmHWM") - before) * 1024
 
@@ -111,7 +111,7 @@ def as_markdown(rows: list[Row]) -> str:
 
 
 def check_options(options: argparse.Namespace) -> str | None:
-    """One line on what is wrong, or None; a folder that cannot be written to is refused before the timing."""
+    """Error message for an output that cannot be written, checked before the timing; None if there is no error."""
     try:
         check_integer("--shrink", options.shrink, at_least=1, at_most=10_000)
         writable_folder(options.out.parent)
@@ -138,7 +138,7 @@ def main(
     measure: Callable[[int, Console], list[Row]],
     memory_of: Callable[..., int],
 ) -> int:
-    """What every script does: read the arguments, measure, publish.
+    """Main function of every script: read the arguments, measure, publish.
 
     Args:
         description: What ``--help`` says.

@@ -1,13 +1,13 @@
-"""Speed of recalibration, as ratios in one run against netcal, and the likelihood that both reach on fresh data.
+"""Speed of recalibration, as ratios to netcal, and the likelihood that both reach on new data.
 
-Normal predictions whose sigma is half of the true one (and once wrong by a wave on top), N = 2000 rows to fit and as
-many to repair, one process, one thread. Both sides give what a user needs of every repaired prediction: netcal density
+Normal predictions whose sigma is half of the true one (in one case also wrong by a wave), N = 2000 rows to fit and as
+many to recalibrate, one process, one thread. Both return what a user needs of a recalibrated prediction: netcal density
 and CDF on 512 points (its only output, from which mean, sd and quantiles are sums); ours mean, sd, five quantiles and
 the CDF at the target, and in a second row the density and CDF on the same number of points.
 
-NLL of netcal is read off its grid as kindly as it allows: the density between the two points around a target, by linear
+NLL of netcal is computed from its grid in its favour: the density between the two points around a target, by linear
 interpolation; beyond the grid, where netcal gives no density at all, the density of the outermost point.
-netcal is in no extra but ``bench``.
+netcal is installed only by the extra ``bench``.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 class Data:
-    """Rows to fit and fresh rows; sigma is off by a factor, and more in some places than in others."""
+    """Rows to fit and fresh rows; sigma is wrong by a factor that may depend on the input."""
 
     def __init__(self, count: int, *, wavy: float = 0.0) -> None:
         generator = torch.Generator().manual_seed(0)
@@ -55,14 +55,14 @@ def prediction(rows: tuple[Tensor, Tensor, Tensor]) -> Normal:
 
 
 def ours(kind: Callable[[], Recalibrator], data: Data) -> Distribution:
-    """Fit, repair, and all that is usually asked of repaired predictions."""
+    """Fit, transform, and what users usually need of the predictions."""
     law = kind().fit(prediction(data.fit), data.fit[2]).transform(prediction(data.fresh))
     _ = law.mean, law.stddev, law.cdf(data.fresh[2]), law.icdf(torch.tensor(LEVELS).unsqueeze(-1))
     return law
 
 
 def ours_on_grid(kind: Callable[[], Recalibrator], data: Data) -> Distribution:
-    """Fit, repair, and the density and CDF on as many points as netcal returns."""
+    """Fit, transform, and the density and CDF on as many points as netcal returns."""
     law = kind().fit(prediction(data.fit), data.fit[2]).transform(prediction(data.fresh))
     low, high = (fcal.distributions.quantile(law, p) for p in (1e-7, 1 - 1e-7))
     grid = low + (high - low) * torch.linspace(0, 1, POINTS).unsqueeze(-1)
@@ -129,7 +129,7 @@ def isotonic_rows(data: Data, count: int, shrink: int) -> list[Row]:
     ]
 
 
-def gp_rows(data: Data, what: str, count: int, shrink: int) -> list[Row]:
+def gp_rows(data: Data, problem: str, count: int, shrink: int) -> list[Row]:
     from netcal.regression import GPBeta as NetcalGPBeta
 
     logging.disable(logging.INFO)  # of pyro
@@ -142,8 +142,8 @@ def gp_rows(data: Data, what: str, count: int, shrink: int) -> list[Row]:
     other = timed(lambda: results.append(theirs(lambda: NetcalGPBeta(n_epochs=epochs), data)))
     score = fcal.nll(ours(GPBeta, data), data.fresh[2]).mean().item()
     return [
-        faster(f"GPBeta, fit + transform, moments and quantiles, {what}", count, name, (mine, other), 10),
-        likelihood_row(f"GPBeta, {what}", name, score, nll_on_grid(results[0], data.fresh[2]), count),
+        faster(f"GPBeta, fit + transform, moments and quantiles, {problem}", count, name, (mine, other), 10),
+        likelihood_row(f"GPBeta, {problem}", name, score, nll_on_grid(results[0], data.fresh[2]), count),
     ]
 
 

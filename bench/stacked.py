@@ -1,8 +1,8 @@
-"""What stacking saves: a training step of many small networks at once, against a loop of plain ones.
+"""Speed of stacked networks: a training step of many small networks at once, against a loop of plain ones.
 
 As many networks as twenty splits with five folds have, each of 8 features, 50 hidden units, a mean and a sigma, on 32
-rows of its own, by likelihood with AdamW. Both sides take the same rows; the loop has a module and an optimiser for
-each network, as one would write it by hand. Times are of the processor: what else runs on the machine does not count.
+rows of its own, by likelihood with AdamW. Both use the same rows; the loop has a module and an optimiser for
+each network, as one would write it by hand. Times are processor times: other work on the machine does not count.
 """
 
 import sys
@@ -36,7 +36,7 @@ def stacked_step(networks: StackedMLP, x: Tensor, y: Tensor) -> Step:
 
 def looped_step(networks: StackedMLP, x: Tensor, y: Tensor) -> Step:
     plain = [networks.alone(member) for member in range(networks.members)]
-    optimizers = [torch.optim.AdamW(one.parameters(), lr=1e-3, fused=True) for one in plain]
+    optimizers = [torch.optim.AdamW(network.parameters(), lr=1e-3, fused=True) for network in plain]
 
     def step() -> float:
         started = time.process_time()

@@ -1,7 +1,7 @@
-"""What the harness costs over a plain loop, and what error bars cost over none.
+"""Cost of the training harness over a plain loop, and of error bars over none.
 
 Epochs of the 3-layer ConvNet on Bokeh images of 64 x 64 in batches of 64, one process, one thread. The plain loop is
-what one would write by hand: permute, fetch, zero, forward, backward, step, add up the loss. A step lasts from one call
+written as by hand: permute, fetch, zero, forward, backward, step, add up the loss. A step lasts from one call
 of the objective to the next, on both sides, so loading, bookkeeping and hooks count and set-up does not.
 """
 
@@ -27,7 +27,7 @@ STEPS = 12  # of one run
 
 
 class Clocked:
-    """An objective that notes when it is called."""
+    """An objective that records when it is called."""
 
     def __init__(self, config: ObjectiveConfig) -> None:
         self.of = objective(config)
@@ -45,7 +45,7 @@ Loop = Callable[[nn.Module, Clocked, Bokeh], None]
 
 
 def plain_loop(model: nn.Module, of: Clocked, data: Bokeh, *, fused: bool | None = None) -> None:
-    """What the harness replaces."""
+    """The loop that the harness replaces."""
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=fused)
     model.train()
     total = 0.0
@@ -71,7 +71,7 @@ def step_seconds(loop: Loop, config: ObjectiveConfig, data: Bokeh) -> list[float
 
 
 def overhead_rows(name: str, config: ObjectiveConfig, data: Bokeh, repeats: int) -> list[Row]:
-    """All loops take turns, so that they meet the same noise and, from the first run on, the same allocator."""
+    """All loops alternate, so that they have the same noise and, from the first run on, the same allocator."""
     loops: tuple[Loop, ...] = (harness, plain_loop, partial(plain_loop, fused=True))
     times: list[list[float]] = [[] for _ in loops]
     for _ in range(BLOCKS * repeats):

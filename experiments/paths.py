@@ -1,6 +1,6 @@
-"""Which modules four calls pass through: measured by tracing, and listed in ``docs/architecture.md``.
+"""The modules that four calls run through: measured by tracing, and listed in ``docs/architecture.md``.
 
-``python experiments/paths.py`` prints the lists; ``--write`` puts them into the page. A module is on a path if one of
+``python experiments/paths.py`` prints the lists; ``--write`` updates the page. A module is on a path if one of
 its functions runs during the call; what runs only because a module is imported does not count.
 """
 
@@ -109,7 +109,7 @@ def listed(name: str, modules: list[str]) -> str:
 
 
 def measured() -> dict[str, str]:
-    """The block of every path; each call runs once before, so that what is loaded and cached is left out."""
+    """The block of every path; each call runs once before, so that lazy imports and caches are left out."""
     blocks = {}
     for name, call in PATHS.items():
         call()
@@ -128,7 +128,7 @@ def replaced(page: str, blocks: dict[str, str]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="put the lists into docs/architecture.md")
+    parser.add_argument("--write", action="store_true", help="write the lists into docs/architecture.md")
     arguments = parser.parse_args()
     blocks = measured()
     print("\n".join(blocks.values()))

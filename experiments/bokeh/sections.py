@@ -103,12 +103,15 @@ def _interval_lines(table: Table) -> str:
 
 def _fold_lines(table: Table) -> str:
     folds = table.details["folds"]
-    words = {
+    titles = {
         "leak": "held-out images, as a ratio to test images",
         "fewer": "as a ratio to the network of all, on test images",
     }
     lines = (
-        [[text, *(_around(folds[f"{name}_{word}"], 1.0, 3) for name in ("mse", "z2"))] for word, text in words.items()]
+        [
+            [text, *(_around(folds[f"{name}_{ratio}"], 1.0, 3) for name in ("mse", "z2"))]
+            for ratio, text in titles.items()
+        ]
         if folds
         else []
     )

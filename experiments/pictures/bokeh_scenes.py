@@ -113,11 +113,11 @@ def spread_by_sigma(ax: Axes, batch: dict[str, NDArray[np.generic]], regime: str
     sigma = batch["sigma"][:, 0].astype(np.float64)
     errors = batch["target"].astype(np.float64) - batch["truth"].astype(np.float64)
     bins = np.array_split(np.argsort(sigma), BINS)
-    told = [np.sqrt(np.mean(sigma[rows] ** 2)) for rows in bins]
-    found = [np.sqrt(np.mean(errors[rows] ** 2)) for rows in bins]
+    true = [np.sqrt(np.mean(sigma[rows] ** 2)) for rows in bins]
+    measured = [np.sqrt(np.mean(errors[rows] ** 2)) for rows in bins]
     # The sd of a standard deviation from n normal values is sigma / sqrt(2 n).
-    margins = [1.96 * value / np.sqrt(2 * errors[rows].size) for value, rows in zip(found, bins, strict=True)]
-    ax.errorbar(told, found, yerr=margins, fmt="o", markersize=4, capsize=2, color=COLOURS[regime], label=regime)
+    margins = [1.96 * value / np.sqrt(2 * errors[rows].size) for value, rows in zip(measured, bins, strict=True)]
+    ax.errorbar(true, measured, yerr=margins, fmt="o", markersize=4, capsize=2, color=COLOURS[regime], label=regime)
 
 
 def sigma_by_distance(ax: Axes, dataset: Bokeh, batch: dict[str, NDArray[np.generic]], regime: str) -> None:

@@ -62,14 +62,14 @@ def fit(rows: Any) -> Net:
 def crossfit_picture() -> Figure:
     """Data and error bars, then residuals of rows seen, of new rows, and of new rows after cross-fitting."""
     seen, new = waves(ROWS, seed=1), waves(NEW_ROWS, seed=2)
-    found = fcal.crossfit(fit, TensorDataset(*seen), folds=FOLDS)
-    calibrated = found.calibrated()
+    crossfit = fcal.crossfit(fit, TensorDataset(*seen), folds=FOLDS)
+    calibrated = crossfit.calibrated()
     figure, axes = plt.subplots(1, 4, figsize=(13, 3.4), width_ratios=(1.5, 1, 1, 1), layout="constrained")
     with torch.no_grad():
-        _draw_bars(axes[0], seen, found.full, calibrated)
+        _draw_bars(axes[0], seen, crossfit.full, calibrated)
         for axis, title, model, rows in (
-            (axes[1], "rows it was trained on", found.full, seen),
-            (axes[2], "new rows", found.full, new),
+            (axes[1], "rows it was trained on", crossfit.full, seen),
+            (axes[2], "new rows", crossfit.full, new),
             (axes[3], "new rows, cross-fitted", calibrated, new),
         ):
             _draw_residuals(axis, title, fcal.standardize(model(rows[0]), rows[1]))
@@ -94,8 +94,8 @@ def _draw_residuals(axis: Axes, title: str, z: Tensor) -> None:
     axis.hist(z.flatten().clamp(-5, 5), bins=edges.tolist(), density=True, color=_GREY, alpha=0.6)
     axis.plot(grid, np.exp(-(grid**2) / 2) / np.sqrt(2 * np.pi), color="black", linewidth=1)
     inside = (z.abs() <= 1).double().mean()
-    words = f"mean of z² {z.square().mean():.2f}\n{inside:.0%} within 1 sd"
-    axis.text(0.03, 0.97, words, transform=axis.transAxes, va="top", fontsize="small")
+    note = f"mean of z² {z.square().mean():.2f}\n{inside:.0%} within 1 sd"
+    axis.text(0.03, 0.97, note, transform=axis.transAxes, va="top", fontsize="small")
     axis.set(title=title, xlabel="z = (target - mean) / sd", ylim=(0, 0.62), yticks=[])
 
 

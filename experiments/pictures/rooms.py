@@ -47,14 +47,14 @@ def size(room: str) -> str:
 
 
 def draw() -> Figure:
-    """A row of boxes for each layer; what is above imports what is below."""
+    """A row of boxes for each layer; upper rows import lower ones."""
     rows = [row for row in rooms() if row and row != ["__main__"]]
     figure = Figure(figsize=(10, 0.95 * len(rows) + 0.3), layout="constrained")
     ax = figure.subplots()
     for number, row in enumerate(reversed(rows)):
         private = row[0].startswith("_")
-        for place, room in enumerate(row):
-            left, width = place / len(row), 1 / len(row)
+        for column, room in enumerate(row):
+            left, width = column / len(row), 1 / len(row)
             box = FancyBboxPatch(
                 (left + 0.006, number + 0.08),
                 width - 0.012,

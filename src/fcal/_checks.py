@@ -99,14 +99,14 @@ def check_values(name: str, requirement: str, value: Tensor, good: Tensor) -> No
     raise ValueError(f"expected `{name}` {requirement}, got {first:g} ({int(bad.sum())} of {bad.numel()} values)")
 
 
-def check_once(what: str) -> None:
-    """Refuse a second derivative in a backward pass that does not build a graph, where it would be silently wrong."""
+def check_once(function: str) -> None:
+    """Reject a second derivative in a backward pass that does not build a graph, where it would be silently wrong."""
     if torch.is_grad_enabled() and not is_tracing():
-        raise RuntimeError(f"expected `create_graph` False: {what} is differentiable once, got True")
+        raise RuntimeError(f"expected `create_graph` False: {function} is differentiable once, got True")
 
 
 def check_count(count: float, *, at_least: int) -> None:
-    """The number of targets that count, after masks, weights and ranks."""
+    """Check the number of targets that count, after masks, weights and ranks."""
     if not count >= at_least:
         needed = "1 value that counts" if at_least == 1 else f"{at_least} values that count"
         raise ValueError(f"expected `target` with at least {needed}, got {count:g}")

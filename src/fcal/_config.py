@@ -330,23 +330,23 @@ def _literal(value: Any) -> str:
     return repr(value)
 
 
-def difference(one: Any, other: Any) -> tuple[str, Any, Any] | None:
+def difference(config: Any, other: Any) -> tuple[str, Any, Any] | None:
     """The first dotted key in which two configs differ, with both values; None if they are equal.
 
     Args:
-        one: A dataclass, or its :func:`as_plain`.
+        config: A dataclass, or its :func:`as_plain`.
         other: Likewise; a missing key counts as None.
 
     Example:
         >>> difference({"fit": {"epochs": 3}}, {"fit": {"epochs": 4}})
         ('fit.epochs', 3, 4)
     """
-    return _difference(as_plain(one), as_plain(other), ())
+    return _difference(as_plain(config), as_plain(other), ())
 
 
-def _difference(one: Any, other: Any, path: tuple[str, ...]) -> tuple[str, Any, Any] | None:
-    if isinstance(one, dict) and isinstance(other, dict):
-        differences = (_difference(one.get(key), other.get(key), (*path, key)) for key in {**one, **other})
+def _difference(value: Any, other: Any, path: tuple[str, ...]) -> tuple[str, Any, Any] | None:
+    if isinstance(value, dict) and isinstance(other, dict):
+        differences = (_difference(value.get(key), other.get(key), (*path, key)) for key in {**value, **other})
         return next((difference for difference in differences if difference is not None), None)
-    same = type(one) is type(other) and (one == other or (one != one and other != other))
-    return None if same else (".".join(path), one, other)
+    same = type(value) is type(other) and (value == other or (value != value and other != other))
+    return None if same else (".".join(path), value, other)

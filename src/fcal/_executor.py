@@ -354,10 +354,10 @@ def _exit_reason(message: str) -> str:
         >>> _exit_reason("The exit codes of the workers are {SIGKILL(-9)}")
         'its process was ended by signal 9 (SIGKILL; out of memory?)'
     """
-    found = re.search(r"\((-?\d+)\)\}", message)
-    if found is None:
+    match = re.search(r"\((-?\d+)\)\}", message)
+    if match is None:
         return "its process ended"
-    code = int(found[1])
+    code = int(match[1])
     if code >= 0:
         return f"its process ended with exit code {code}"
     hint = "; out of memory?" if -code == signal.SIGKILL else ""

@@ -300,7 +300,7 @@ def test_batches_use_every_row_once_and_are_about_equal():
 
 def test_order_of_batches_depends_on_seed_and_epoch_alone():
     def order(seed, epoch):
-        return torch.cat([b["input"] for b in Batches(wave(50), 8, seed=seed, place=lambda: (epoch, 0))]).flatten()
+        return torch.cat([b["input"] for b in Batches(wave(50), 8, seed=seed, position=lambda: (epoch, 0))]).flatten()
 
     assert torch.equal(order(0, 1), order(0, 1))
     assert not torch.equal(order(0, 1), order(0, 2))

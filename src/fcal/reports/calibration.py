@@ -52,7 +52,7 @@ def verdict_section(report: Report) -> Section:
         ("values", count(report.n), _clusters(report)),
     )
     shown = "".join(f"<div><dt>{n}</dt><dd>{escaped(v)}<small>{escaped(w)}</small></dd></div>" for n, v, w in facts)
-    kind = report.verdict.replace(" ", "-")
+    css_class = report.verdict.replace(" ", "-")
     notes = [report.assumption.rstrip(".") + ".", *report.warnings]
     if report.fitted_on and not any("fitted on" in warning for warning in report.warnings):
         notes.append(_FITTED_ON)
@@ -60,7 +60,7 @@ def verdict_section(report: Report) -> Section:
     listed = "".join(f"<li>{escaped(note[0].upper() + note[1:])}</li>" for note in (*notes, p) if note)
     return Section(
         "",
-        f'<div class="verdict {escaped(kind)}"><p class="word">{escaped(report.word)}</p>'
+        f'<div class="verdict {escaped(css_class)}"><p class="word">{escaped(report.word)}</p>'
         f'<p class="reason">{escaped(report.reason)}</p><dl>{shown}</dl><ul class="notes">{listed}</ul></div>',
     )
 

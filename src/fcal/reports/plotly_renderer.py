@@ -22,10 +22,10 @@ def figure_html(figure: Figure) -> str:
     caption = f"<figcaption>{'<br>'.join(map(escaped, lines))}</figcaption>" if lines else ""
     label = escaped(": ".join(text for text in (figure.title, "; ".join(lines)) if text))
     rows = len(figure.y.names)
-    kind, height = ("plot wide", f' style="height:{110 + 21 * rows}px"') if rows else ("plot", "")
+    classes, height = ("plot wide", f' style="height:{110 + 21 * rows}px"') if rows else ("plot", "")
     document = script_json({"data": traces(figure), "layout": layout(figure)})
     return (
-        f'<figure class="{kind}"><h3>{escaped(figure.title)}</h3>{caption}'
+        f'<figure class="{classes}"><h3>{escaped(figure.title)}</h3>{caption}'
         f'<div class="drawing" role="img" aria-label="{label}"{height}></div>'
         f'<script type="application/json">{document}</script></figure>'
     )
@@ -185,8 +185,8 @@ def _axis(axis: Axis) -> dict[str, Any]:
 
 def _legend(where: str) -> dict[str, Any]:
     if where == "above":
-        place = {"x": 0.5, "y": 1.02, "xanchor": "center", "yanchor": "bottom", "orientation": "h"}
-        return place | {"traceorder": "normal", "bgcolor": colour_of("clear")}
+        position = {"x": 0.5, "y": 1.02, "xanchor": "center", "yanchor": "bottom", "orientation": "h"}
+        return position | {"traceorder": "normal", "bgcolor": colour_of("clear")}
     x, y, side, end = _CORNERS[where]
     return {"x": x, "y": y, "xanchor": side, "yanchor": end, "bgcolor": colour_of("clear")}
 
@@ -210,11 +210,11 @@ def _rule_shape(rule: Rule) -> dict[str, Any]:
 
 
 def _rule_label(rule: Rule) -> dict[str, Any]:
-    place = {"x": rule.at, "y": 1, "yref": "paper", "xanchor": "center", "yanchor": "top", "showarrow": False}
-    return place | {"text": f"<b>{plot_text(rule.label)}</b>", "font": {"size": 11, "color": colour_of(rule.colour)}}
+    position = {"x": rule.at, "y": 1, "yref": "paper", "xanchor": "center", "yanchor": "top", "showarrow": False}
+    return position | {"text": f"<b>{plot_text(rule.label)}</b>", "font": {"size": 11, "color": colour_of(rule.colour)}}
 
 
 def _annotation(note: Note) -> dict[str, Any]:
-    place = {"x": note.x, "y": note.y, "xref": "paper", "yref": "paper", "xanchor": note.side, "yanchor": "middle"}
+    position = {"x": note.x, "y": note.y, "xref": "paper", "yref": "paper", "xanchor": note.side, "yanchor": "middle"}
     style = {"showarrow": False, "font": {"size": 11, "color": colour_of("faint")}}
-    return place | style | {"text": plot_text(note.text)}
+    return position | style | {"text": plot_text(note.text)}

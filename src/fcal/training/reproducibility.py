@@ -62,7 +62,7 @@ class Batches:
         dataset: Has ``__len__`` and ``__getitem__``; if it has ``__getitems__(indices)``, that returns a whole batch.
         size: Maximum number of rows in a batch.
         seed: Seed of the order and of the dataset's own randomness; None keeps the rows in their order.
-        place: Returns the position to start from: the epoch, and the number of its batches that are done.
+        position: Returns the position to start from: the epoch, and the number of its batches that are done.
 
     Example:
         >>> data = torch.utils.data.TensorDataset(torch.arange(5.0), torch.arange(5.0))
@@ -73,13 +73,13 @@ class Batches:
     """
 
     def __init__(
-        self, dataset: Any, size: int, *, seed: int | None = None, place: Callable[[], tuple[int, int]] | None = None
+        self, dataset: Any, size: int, *, seed: int | None = None, position: Callable[[], tuple[int, int]] | None = None
     ) -> None:
         self.rows = length_of(dataset)
         self._dataset = dataset
         self._size = size
         self._seed = seed
-        self._position = place or (lambda: (0, 0))
+        self._position = position or (lambda: (0, 0))
 
     def __len__(self) -> int:
         return -(-self.rows // self._size)

@@ -105,7 +105,7 @@ def fit(
     objective = objective_of() if objective is None else objective
     manifest = None if folder is None else writable_folder(folder) / NAME
     with nullcontext() if manifest is None else exclusive(manifest.parent):
-        batches = Batches(train, config.batch_size, seed=config.seed, place=lambda: (record.epoch, record.position))
+        batches = Batches(train, config.batch_size, seed=config.seed, position=lambda: (record.epoch, record.position))
         record, start = Record(dataset_rows=batches.rows), None
         if manifest is not None and (saved := checkpoint_to_resume(manifest, config, objective, batches, resume)):
             record, start = Record.from_state(saved["fcal"]["record"]), manifest
