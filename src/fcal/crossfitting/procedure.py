@@ -14,16 +14,20 @@ from torch.distributions import Distribution
 from fcal import recalibration
 from fcal._checks import check_flag, check_integer
 from fcal._datasets import get_batch, length_of
-from fcal.crossfitting.fold_models import (
+from fcal.crossfitting.held_out import (
     as_distribution,
     check_distinct,
     check_same_targets,
+    counted,
     cross_predictions,
+    cv_plus,
+    error_ratio,
+    expand_mask,
+    levelled,
     run_fits,
     train_models,
     training_rows,
 )
-from fcal.crossfitting.held_out import counted, cv_plus, error_ratio, expand_mask, levelled
 from fcal.crossfitting.recentering import Centered, location_of, recentred
 from fcal.data.folds import fold_numbers
 from fcal.models.predicting import evaluating, predict
