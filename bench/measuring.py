@@ -141,7 +141,7 @@ def main(
     """Main function of every script: read the arguments, measure, publish.
 
     Args:
-        description: What ``--help`` says.
+        description: Text of ``--help``.
         name: The script's name, for where the numbers go by default.
         measure: ``(shrink, console)`` to the rows of the table.
         memory_of: What a fresh process measures, of the whole numbers that it is called with.

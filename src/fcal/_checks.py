@@ -13,7 +13,7 @@ def is_tracing() -> bool:
 
 
 def check_integer(name: str, value: Any, *, at_least: int, at_most: int = 2**31) -> int:
-    """An integer option within bounds; booleans and floats are refused."""
+    """An integer option within bounds; booleans and floats are rejected."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"expected `{name}` an int, got {type(value).__name__} {value!r}")
     if value < at_least:

@@ -1,4 +1,4 @@
-"""TOML files as frozen dataclasses; unknown keys and values of a wrong type are refused in one line."""
+"""TOML files as frozen dataclasses; unknown keys and values of a wrong type raise an error of one line."""
 
 import collections.abc
 import dataclasses
@@ -92,7 +92,7 @@ def config_from(table: dict[str, Any], kind: type[Config], *, source: str = "con
 
 
 def _checked(value: Any, kind: Any, name: str) -> Any:
-    """The value of a field, converted if TOML lacks its type, and refused if it is of another type."""
+    """The value of a field, converted if TOML lacks its type; a value of another type is rejected."""
     origin = typing.get_origin(kind)
     if kind is Any:
         check_plain(name, value)

@@ -51,7 +51,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def writable_folder(path: str | os.PathLike[str]) -> Path:
-    """Create a folder if it does not exist; one that cannot be written to is refused before any work is done.
+    """Create a folder if it does not exist; one that cannot be written to is rejected before any work is done.
 
     Raises:
         OSError: It cannot be created or written to.
@@ -68,7 +68,7 @@ def writable_folder(path: str | os.PathLike[str]) -> Path:
 
 
 def write_json(path: str | os.PathLike[str], document: Any) -> None:
-    """Write a JSON document atomically; NaN and infinity, which JSON lacks, are refused."""
+    """Write a JSON document atomically; NaN and infinity, which JSON lacks, are rejected."""
     text = json.dumps(document, indent=2, allow_nan=False) + "\n"
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
@@ -116,7 +116,7 @@ def _acquired(path: Path) -> int | None:
             return None
         if _is_current(path, handle):
             os.ftruncate(handle, 0)
-            os.write(handle, f"{os.getpid()}\n".encode())  # to tell a reader who holds it
+            os.write(handle, f"{os.getpid()}\n".encode())  # shows a reader who holds it
             return handle
         os.close(handle)
 
@@ -169,7 +169,7 @@ def _cpu() -> str:
     return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.processor())
 
 
-# Files beside cells that are too large for JSON, such as weights; a checksum tells damaged ones.
+# Files beside cells that are too large for JSON, such as weights; a checksum detects damaged ones.
 
 
 def seal(path: str | os.PathLike[str]) -> None:

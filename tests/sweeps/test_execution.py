@@ -141,7 +141,7 @@ def test_killed_process_is_reported_and_the_others_go_on(store):
 def test_full_disk_stops_the_run_and_keeps_what_is_finished(store, workers):
     good = cell("good", value=1)
     full = cell("full", do="full", needs=[good])
-    with pytest.raises(OSError, match="No space left on device.*the same run goes on from there"):
+    with pytest.raises(OSError, match="No space left on device.*the same run continues from there"):
         run([full, cell("later", value=1, needs=[full])], job, store=store, workers=workers)
     assert store.get(good.kind, good.config)["value"] == 1
     assert "later" not in calls(store)[0]

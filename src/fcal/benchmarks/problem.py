@@ -168,7 +168,7 @@ class Problem(ABC):
 
     @abstractmethod
     def score(self, method: "Method", prediction: Prediction) -> dict[str, Any]:
-        """Columns (a list with a value per part) and whatever else the table shows of a prediction."""
+        """Columns (a list with a value per part) and further results that the table shows."""
 
     def truth(self) -> Sequence[Distribution]:
         """The distribution that the targets were drawn from."""

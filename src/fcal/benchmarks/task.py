@@ -31,7 +31,7 @@ class Task(ABC, Generic[Settings]):
         columns: Of its tables.
         bins: Number S of bins of calibration errors.
         df: Number K of squared residuals in a sum q.
-        problem: Class of its problems, which says what methods it has.
+        problem: Class of its problems, whose steps determine the available methods.
         rows: Methods in its tables, in order; None for all whose step its problems have. Methods that users add
             follow.
         changes: Options of methods that it sets otherwise than :data:`METHODS`, by name.
@@ -74,7 +74,7 @@ class Task(ABC, Generic[Settings]):
         """Rows of its tables.
 
         Args:
-            names: Methods that are asked for; all where None.
+            names: Requested methods; all if None.
 
         Raises:
             ValueError: A method is unknown, or needs what the task does not have.

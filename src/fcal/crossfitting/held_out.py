@@ -1,4 +1,4 @@
-"""Models of all rows and of all but one fold: training, predictions of held-out rows, and what those tell."""
+"""Fold models: their training, predictions of held-out rows, and the scale level, errors and intervals from these."""
 
 import inspect
 import math

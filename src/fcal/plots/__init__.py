@@ -49,7 +49,7 @@ _MODULES = {
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'fcal.plots' has no attribute {name!r}")
-    importlib.import_module("fcal.plots.matplotlib_renderer")  # says what to install where matplotlib is missing
+    importlib.import_module("fcal.plots.matplotlib_renderer")  # its error says what to install if matplotlib is missing
     value = getattr(importlib.import_module(f"fcal.plots.{_MODULES.get(name, 'report_plots')}"), name)
     globals()[name] = value
     return value

@@ -52,7 +52,7 @@ def lines(
         floor: Mean and 95 % quantile of y for perfect predictions, drawn as a grey band.
         zero: Whether y = 0 is drawn.
         legend: Whether the panel has a legend of its own.
-        ax: Axes to draw on; new ones where absent.
+        ax: Axes to draw on; new ones by default.
 
     Returns:
         The axes, with one line for each series in their order, labelled by their names.
@@ -105,7 +105,7 @@ def dots(
         log_x: Whether the axis is logarithmic where it spans more than a factor of 3.
         reference: Name and value that all are compared with, drawn as a dashed line.
         floor: Mean and 95 % quantile for perfect predictions, drawn as a grey band.
-        ax: Axes to draw on; new ones, as high as the names need, where absent.
+        ax: Axes to draw on; by default new ones, as high as the names need.
 
     Raises:
         ValueError: There is no name, or a number that a logarithmic axis cannot show.

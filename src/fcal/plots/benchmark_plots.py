@@ -166,7 +166,7 @@ def learning_curves(
         histories: By row, a list of epochs such as ``{"epoch": 0, "train/nll": 1.0, "validation/nll": 1.2}``; a
             vertical line stands where their ``stage`` changes, and with it the loss.
         quantity: Which to draw, such as ``"nll"``.
-        ax: Axes to draw on; new ones where absent.
+        ax: Axes to draw on; new ones by default.
         rows: Descriptions of rows.
         columns: Descriptions of quantities.
 
@@ -203,10 +203,10 @@ def tradeoff(
             left out.
         x: Name of the horizontal quantity.
         y: Name of the vertical quantity.
-        label: Name of the quantity written beside the points; nothing where absent.
+        label: Name of the quantity written beside the points; none by default.
         log: Axes with a logarithmic scale: ``""``, ``"x"``, ``"y"`` or ``"xy"``.
-        floor: Value of ``y`` for a calibrated model, dashed; nothing where absent.
-        ax: Axes to draw on; new ones where absent.
+        floor: Value of ``y`` for a calibrated model, dashed; none by default.
+        ax: Axes to draw on; new ones by default.
         rows: Descriptions of rows.
         columns: Descriptions of quantities.
 

@@ -25,7 +25,7 @@ def didactic(*, points: int = 300, generator: torch.Generator | None = None) -> 
 
     Args:
         points: Number of points drawn.
-        generator: Source of the points; one with a fixed seed where absent.
+        generator: Source of the points; one with a fixed seed by default.
 
     Returns:
         A figure of four panels, outside of pyplot.

@@ -121,7 +121,7 @@ class Axis:
 
     Attributes:
         label: What it shows.
-        limits: Its ends; those of the data where None.
+        limits: Its ends; those of the data if None.
         log: Whether it is logarithmic.
         share: Whether values are shares, which pages write in percent.
         whole: Whether only whole numbers are marked.

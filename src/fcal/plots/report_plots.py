@@ -77,7 +77,7 @@ def coverage_by_group(report: Report, *, levels: Sequence[float] = (0.5, 0.9), a
     Args:
         report: Of data in groups, which are shown in their order, from the top.
         levels: Levels to show, of those that the report has.
-        ax: Axes to draw on; new ones, as high as the groups need, where absent.
+        ax: Axes to draw on; by default new ones, as high as the groups need.
 
     Raises:
         ValueError: The report has no groups, or not one of the levels.

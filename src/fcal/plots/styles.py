@@ -59,7 +59,7 @@ class ColumnStyle:
 
     Attributes:
         title: Its heading.
-        description: What it is, in a few words, shown when hovering; empty where the title says it.
+        description: Short description, shown when hovering; empty if the title suffices.
         footnote: A sentence for the foot of every table that has the column.
         factor: What values are multiplied by in printed tables; pages show them as they are.
         lower_is_better: Direction of the ranking.
@@ -121,7 +121,7 @@ def ordered(rows: Rows, names: Iterable[str]) -> list[str]:
 
 
 def shown_at_first(rows: Rows, names: Iterable[str]) -> set[str]:
-    """References and highlighted rows, or all where there are few: more lines than that nobody can tell apart."""
+    """References and highlighted rows, or all if there are few: more lines cannot be distinguished."""
     names = list(names)
     styles = {name: row_style(rows, name) for name in names}
     chosen = {name for name, style in styles.items() if style.reference or style.highlight is not None}
@@ -153,7 +153,7 @@ class LineStyle(NamedTuple):
 def line_styles(rows: Rows, names: Iterable[str] = ()) -> dict[str, LineStyle]:
     """Colour and dashes of every described row, and of further names, the same in every picture of a benchmark.
 
-    Either tells highlighted rows apart. Styles depend on ranks and on the order of the descriptions, not on which rows
+    Either distinguishes highlighted rows. Styles depend on ranks and on the order of the descriptions, not on the rows
     a picture shows.
 
     Example:

@@ -39,7 +39,7 @@ class GPBeta(Recalibrator):
         inducing: Number of inducing points.
         steps: Largest number of optimisation steps; fitting stops earlier when the bound no longer increases.
         generator: Draws the inducing points and the rows that the processes are fitted to, at most 8192 (the constant
-            map is fitted to all). A fixed seed where None.
+            map is fitted to all). A fixed seed if None.
 
     Note:
         Only fitting needs GPyTorch (``pip install 'fcal[gp]'``). The random state of torch does not change. A quarter
@@ -146,7 +146,7 @@ def _split(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
 def _helps(tails: Tails, x: Tensor, tensors: Mapping[str, Tensor]) -> bool:
     """Whether held-out rows are more likely with the processes, by more than one standard error.
 
-    The evidence bound does not tell: where no beta map can be right (residuals four times too large) it rewards chance.
+    The evidence bound cannot decide: if no beta map is right (residuals four times too large) it rewards chance.
     """
     gain = log_likelihood(tails, _parameters(x, tensors)) - log_likelihood(tails, tensors["constant"])
     return bool(gain.mean() > gain.std(correction=0) / math.sqrt(len(gain)))

@@ -159,7 +159,7 @@ def ranks_of_knots(count: int, knots: int | None, *, outermost: int) -> Tensor:
 
     Args:
         count: Number of residuals.
-        knots: Number of equally spaced ranks; about the square root of ``count`` where None.
+        knots: Number of equally spaced ranks; about the square root of ``count`` if None.
         outermost: Smallest rank of the halving.
 
     Returns:

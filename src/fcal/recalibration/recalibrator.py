@@ -148,7 +148,7 @@ class Recalibrator(ABC):
         """Write the fitted recalibrator, atomically: tensors, and a JSON document with checksums.
 
         Args:
-            folder: Created where absent; an earlier recalibrator in it is replaced.
+            folder: Created if it does not exist; an earlier recalibrator in it is replaced.
 
         Raises:
             ValueError: It is not fitted.

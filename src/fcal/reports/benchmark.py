@@ -80,7 +80,7 @@ def benchmark_page(
         title: Of the page.
         notes: Sentences for the top of the page.
         seconds: How long it took.
-        versions: Versions, commit and machine; those of this process where absent.
+        versions: Versions, commit and machine; those of this process by default.
         rows: Descriptions of rows, in the order in which they are shown; a row without one has its name as a title.
         columns: Descriptions of columns; a column without one has its name as a title.
 

@@ -1,4 +1,4 @@
-"""The table of a benchmark: which row is best, what cannot be told from it, floors, failures, the paper's numbers."""
+"""The table of a benchmark: the best row, rows not clearly different from it, floors, failures, the paper's numbers."""
 
 import math
 from collections.abc import Mapping, Sequence

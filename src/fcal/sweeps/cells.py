@@ -1,4 +1,4 @@
-"""Cells: what a run computes, where its result is stored, and what became of it."""
+"""Cells of a run: their configs, addresses and outcomes."""
 
 import hashlib
 import json
@@ -72,7 +72,7 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What became of a cell in a run.
+    """Outcome of a cell in a run.
 
     Attributes:
         cell: The cell.

@@ -101,7 +101,7 @@ def _compute_all(schedule: "Schedule", pool: Executor, function: CellFunction, s
 
 
 def _settle(schedule: "Schedule", cell: Cell, job: Job, store: Store) -> None:
-    """Note what became of a cell; its result is read back from the store, which checks it."""
+    """Record the outcome of a cell; its result is read back from the store, which verifies it."""
     try:
         tried: Attempt = job.result()
     except WorkerError as error:
@@ -109,7 +109,7 @@ def _settle(schedule: "Schedule", cell: Cell, job: Job, store: Store) -> None:
     except pickle.PicklingError as error:
         raise RuntimeError(f"expected `function` one that worker processes can import, got {error}") from None
     if tried.status == "no-room":
-        raise OSError(f"{tried.reason}; what is finished is stored, and the same run goes on from there")
+        raise OSError(f"{tried.reason}; finished cells are stored, and the same run continues from there")
     if tried.status == "busy":
         schedule.defer(cell)
         return

@@ -153,7 +153,7 @@ class RunConfig:
         _check_crossfit(self)
         for name in ("data", "model"):
             _check_name_and_options(name, getattr(self, name))
-        for name, table in as_plain(self).items():  # refuse now what TOML and JSON cannot express, not after training
+        for name, table in as_plain(self).items():  # reject what TOML and JSON cannot express now, not after training
             check_plain(name, table)
 
 
@@ -198,7 +198,7 @@ def initial_model(config: RunConfig) -> nn.Module:
 
 
 def splits(config: RunConfig) -> data.Splits:
-    """The data that a config names; splits that are missing or too small to evaluate on are refused."""
+    """The data that a config names; splits that are missing or too small to evaluate on are rejected."""
     parts: data.Splits = _built("data", data.by_name, config.data)
     fewest_rows = {"train": 1, "validation": 1, "test": _FEWEST_TEST_ROWS}
     for name in fewest_rows:

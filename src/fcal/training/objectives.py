@@ -276,7 +276,7 @@ def description(objective: Objective) -> str:
 
 
 def check_objective(candidate: Any) -> None:
-    """Refuse what is easily mistaken for an objective; the message says how to make one of it.
+    """Reject what is easily mistaken for an objective; the message says how to turn it into one.
 
     Raises:
         TypeError: A config, a name, a loss of prediction and target, or nothing to call.

@@ -85,7 +85,7 @@ class Batches:
         return -(-self.rows // self._size)
 
     def __iter__(self) -> Iterator[Batch]:
-        epoch, done = self._position()  # asked for only now: by then a checkpoint has been read
+        epoch, done = self._position()  # evaluated only now: a checkpoint may have been loaded before
         chunks = self._order(epoch).tensor_split(len(self))
         for number, indices in enumerate(chunks[done:], start=done):
             if self._seed is not None:
