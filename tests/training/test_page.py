@@ -50,6 +50,7 @@ def test_blocks_of_the_page_run(tmp_path, monkeypatch, capsys):
                 for registry in (models._FACTORIES, data._FACTORIES):  # each command is a process of its own
                     registry._entries.pop("my-net", None)
                     registry._entries.pop("waves", None)
+                sys.modules.pop("fcal_plugin_my_plugin", None)
                 assert main(shlex.split(line)[1:]) == 0, line
     capsys.readouterr()
     assert kinds.count("python") >= 6
