@@ -46,6 +46,27 @@ def test_own_benchmark_has_rows_table_and_page(files, capsys, workers):
     assert json.loads((files / "out" / "results.json").read_text())["tables"] == document["tables"]
 
 
+def test_network_of_ones_own_has_every_method_but_those_that_know_the_noise(files, capsys):
+    """Whole trainings of a tiny network: base, candidates, ensemble, cross-fit and error bars, all from one class."""
+    words = [
+        "--plugin",
+        str(files / "waves.py"),
+        "--out",
+        str(files / "out"),
+        "--workers",
+        "1",
+        "--seeds",
+        "1",
+        "--json",
+    ]
+    assert main(["benchmark", "waves", *words]) == 0
+    (table,) = json.loads(capsys.readouterr().out)["tables"]
+    assert set(table["rows"]) == set(METHODS.names()) - {"oracle", "stated"}
+    assert all("status" not in row for row in table["rows"].values())
+    rmse = {name: row["rmse"]["mean"] for name, row in table["rows"].items()}
+    assert max(rmse.values()) < 0.5  # the standard deviation of the targets is 0.8, that of the noise 0.27
+
+
 def test_own_benchmark_run_again_computes_nothing(files, capsys):
     assert run(files, "--workers", "1", "--json") == 0
     first = json.loads(capsys.readouterr().out)["tables"]

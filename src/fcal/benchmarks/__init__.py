@@ -7,22 +7,28 @@ from fcal.benchmarks.catalogue import TASKS, Entry, Option, register
 
 if TYPE_CHECKING:
     from fcal.benchmarks.methods import METHODS, CrossFitted, CVPlus, Ensemble, Method, Repaired, Trained
+    from fcal.benchmarks.network_problem import NetworkProblem
+    from fcal.benchmarks.network_trainings import Datasets, NetworkTrainings
     from fcal.benchmarks.page import write_page
     from fcal.benchmarks.problem import Failed, Folds, HeldOut, Members, Networks, Prediction, Problem
     from fcal.benchmarks.runner import Benchmark, benchmark, collect
     from fcal.benchmarks.scoring import score
     from fcal.benchmarks.table import Column, Row, Spread, Table
     from fcal.benchmarks.task import Task, preset
+    from fcal.benchmarks.training_cells import Budget, TrainingCells
 
 # Where each name is: the catalogue alone is light, and the command line needs no more to say what can be typed.
 _ROOMS = {
     "methods": ("METHODS", "CVPlus", "CrossFitted", "Ensemble", "Method", "Repaired", "Trained"),
+    "network_problem": ("NetworkProblem",),
+    "network_trainings": ("Datasets", "NetworkTrainings"),
     "page": ("write_page",),
     "problem": ("Failed", "Folds", "HeldOut", "Members", "Networks", "Prediction", "Problem"),
     "runner": ("Benchmark", "benchmark", "collect"),
     "scoring": ("score",),
     "table": ("Column", "Row", "Spread", "Table"),
     "task": ("Task", "preset"),
+    "training_cells": ("Budget", "TrainingCells"),
 }
 _MODULES = {name: room for room, names in _ROOMS.items() for name in names}
 
@@ -30,9 +36,11 @@ __all__ = [
     "METHODS",
     "TASKS",
     "Benchmark",
+    "Budget",
     "CVPlus",
     "Column",
     "CrossFitted",
+    "Datasets",
     "Ensemble",
     "Entry",
     "Failed",
@@ -40,6 +48,8 @@ __all__ = [
     "HeldOut",
     "Members",
     "Method",
+    "NetworkProblem",
+    "NetworkTrainings",
     "Networks",
     "Option",
     "Prediction",
@@ -50,6 +60,7 @@ __all__ = [
     "Table",
     "Task",
     "Trained",
+    "TrainingCells",
     "benchmark",
     "collect",
     "preset",

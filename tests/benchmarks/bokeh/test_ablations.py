@@ -13,12 +13,11 @@ from torch.distributions import Normal
 from torch.nn.functional import smooth_l1_loss
 
 import fcal
-from fcal.benchmarks import preset
-from fcal.benchmarks.bokeh import ablation_points as points
+from fcal.benchmarks import network_trainings, preset
 from fcal.benchmarks.bokeh import ablation_results as ablations
 from fcal.benchmarks.bokeh import ablations as designs
-from fcal.benchmarks.bokeh import trainings
 from fcal.benchmarks.bokeh.ablation_results import ablation_points
+from fcal.benchmarks.bokeh.problem import BokehProblem, BokehTrainings
 from fcal.benchmarks.bokeh.task import BOKEH
 from fcal.benchmarks.methods import method_of
 from fcal.data import BokehConfig, BokehSplits
@@ -172,7 +171,7 @@ def test_points_share_their_training_with_the_table():
     weights = {"calibration_loss": designs.CALIBRATION_LOSS_WEIGHTS}
     for method in ("fcal_kl", "fcal_wass", "calibration_loss"):
         row = method_of(method, BOKEH.changes)
-        for cell, options in zip(trainings.candidate_cells(TINY, data, row), row.candidates, strict=True):
+        for cell, options in zip(BokehProblem(TINY, data, None).cells.candidates(row), row.candidates, strict=True):
             assert (cell.config in fits) == (options["lam"] in weights.get(method, designs.WEIGHTS))
 
 
@@ -181,12 +180,13 @@ def test_cells_are_listed_once_and_start_from_one_training():
     assert len(cells) == len(set(cells)) == 34
     assert {cell.kind for cell in cells} == {"bokeh-point"}
     data = TINY.data("heteroscedastic", "paper-like", 0)
-    assert {need for cell in cells for need in cell.needs} == {trainings.base_cell(TINY, data, method_of("nll"))}
+    base = BokehProblem(TINY, data, None).cells.base(method_of("nll"))
+    assert {need for cell in cells for need in cell.needs} == {base}
 
 
 def test_nothing_is_computed_twice(store, documents, monkeypatch):
-    monkeypatch.setattr(trainings, "TRAIN", {})  # whoever trains again, fails
-    monkeypatch.setattr(points, "scored", None)
+    monkeypatch.setattr(BokehTrainings, "train", None)  # whoever trains again, fails
+    monkeypatch.setattr(designs, "scored", None)
     again = ablations.ablation("k", TINY, store=store, workers=1, progress=False, ends_only=True)
     assert {**again, "wall_s": 0} == {**documents["k"], "wall_s": 0}
 
@@ -194,7 +194,7 @@ def test_nothing_is_computed_twice(store, documents, monkeypatch):
 def test_process_that_computes_points_knows_their_objectives():
     # Such a process imports the function by its name and nothing else.
     code = (
-        f"from {points.compute.__module__} import compute\n"
+        f"from {designs.compute.__module__} import compute\n"
         "from fcal.training import ObjectiveConfig\n"
         "print(ObjectiveConfig(name='smooth-l1-nll').name)"
     )
@@ -228,19 +228,18 @@ def test_every_point_of_an_ablation_is_computed(documents, name):
 
 def test_numbers_are_those_of_the_network_on_test_images(store, documents):
     point = of(ablation_points("lambda", TINY, ends_only=True), "fcal_wass", 0.9)
-    cell = trainings.tuned_cell(
-        TINY,
-        TINY.data("heteroscedastic", "paper-like", 0),
+    problem = BokehProblem(TINY, TINY.data("heteroscedastic", "paper-like", 0), store)
+    cell = problem.cells.tuned(
         method_of("fcal_wass"),
         {"name": "fcal", "divergence": "wasserstein", "lam": 0.9},
-        start=trainings.base_cell(TINY, TINY.data("heteroscedastic", "paper-like", 0), method_of("nll")),
+        start=problem.cells.base(method_of("nll")),
     )
     assert cell.config == point.cell.config["fit"]
     splits = BokehSplits(BokehConfig(**cell.config["data"]))
     samples = [split[i] for split in (splits.test, splits.extra) for i in range(len(split))]
     assert len(samples) == 40 + 400
     with torch.inference_mode():
-        pred = trainings.network_of(cell, store)(torch.stack([sample["input"] for sample in samples]))
+        pred = problem.source.network_of(cell, store)(torch.stack([sample["input"] for sample in samples]))
     target, truth = (torch.stack([sample[name] for sample in samples]) for name in ("target", "truth"))
     found = documents["lambda"]["series"]["fcal_wass"][-1]
     assert found["l1_gt"] == pytest.approx(smooth_l1_loss(pred.mean, truth).item(), rel=1e-4)
@@ -271,7 +270,7 @@ def test_network_that_cannot_be_trained_is_shown_as_failed(tmp_path, monkeypatch
     def diverge(*_, **__):
         raise Diverged(3, "nll | fcal", float("inf"))
 
-    monkeypatch.setattr(trainings, "fit", diverge)
+    monkeypatch.setattr(network_trainings, "fit", diverge)
     found = ablations.ablation(
         "gamma", TINY, store=Store(tmp_path / "cells"), workers=1, progress=False, ends_only=True
     )
@@ -286,7 +285,7 @@ def test_point_that_cannot_be_computed_is_shown_as_crashed(store, documents, mon
     def crash(*_, **__):
         raise RuntimeError("no memory")
 
-    monkeypatch.setattr(points, "scored", crash)
+    monkeypatch.setattr(designs, "scored", crash)
     settings = dataclasses.replace(TINY, bins=10)  # other cells, whose trainings are the same
     found = ablations.ablation("divergence", settings, store=store, workers=1, progress=False, ends_only=True)
     assert documents
@@ -363,8 +362,8 @@ def test_unknown_ablation_noise_or_regime_is_refused_before_the_work(store, argu
 
 
 def test_cell_of_another_kind_is_refused(store):
-    with pytest.raises(ValueError, match="expected `kind` 'bokeh-point', got 'bokeh-row'"):
-        points.compute_point("bokeh-row", {}, store)
+    with pytest.raises(ValueError, match="expected `kind` one of 'bokeh-fit', .*, got 'bokeh-row'"):
+        designs.compute("bokeh-row", {}, store)
 
 
 def test_noise_and_regime_asked_for_are_those_of_the_data():

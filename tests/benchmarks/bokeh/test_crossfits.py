@@ -10,10 +10,8 @@ import torch
 from bokeh.sections import sections
 
 import fcal
-from fcal._datasets import BatchConcat
 from fcal.benchmarks import benchmark, preset, runner
-from fcal.benchmarks.bokeh import trainings
-from fcal.benchmarks.bokeh.problem import BokehProblem
+from fcal.benchmarks.bokeh.problem import BokehProblem, labels_of
 from fcal.benchmarks.bokeh.scoring import by_sigma
 from fcal.benchmarks.bokeh.tables import bokeh_table
 from fcal.benchmarks.bokeh.task import BOKEH
@@ -28,6 +26,8 @@ ROWS = [
 ]  # fmt: skip
 SETTINGS = preset(BOKEH, "tiny", noises=("heteroscedastic",))
 DATA = SETTINGS.data("heteroscedastic", "paper-like", 0)
+PROBLEM = BokehProblem(SETTINGS, DATA, None)
+TRAININGS = PROBLEM.source
 
 
 @pytest.fixture(scope="module")
@@ -47,12 +47,12 @@ def row_cell(row):
 
 
 def crossfit_of(store):
-    return trainings.crossfit_of(trainings.crossfit_cell(SETTINGS, DATA).config, store)
+    return TRAININGS.crossfit_of(PROBLEM.cells.crossfit().config, store)
 
 
 def scales_cell(row):
     method = METHODS[row]
-    return trainings.scales_cell(SETTINGS, DATA, method.scales, method.batch)
+    return PROBLEM.cells.scales(method.scales, method.batch)
 
 
 @pytest.fixture(scope="module")
@@ -71,8 +71,7 @@ def test_mean_is_that_of_the_network_of_all_images(rows):
 def test_no_network_of_a_fold_has_seen_it(store):
     """Every image is held out by exactly one network, whose prediction is the one that is used."""
     found = crossfit_of(store)
-    splits = trainings.splits_of(**trainings.crossfit_cell(SETTINGS, DATA).config["data"])
-    both = BatchConcat([splits.train, splits.validation])
+    splits, both = PROBLEM.rows, PROBLEM.rows.all
     for number, network in enumerate(found.without):
         held = (found.fold == number).nonzero().squeeze(1)
         pred = network(both.__getitems__(held.tolist())["input"])
@@ -92,9 +91,8 @@ def test_temperature_is_the_rms_of_held_out_residuals_at_the_level_of_the_full_n
         here = fold == number
         sd[here] *= np.exp(np.log(seen[here]).mean() - np.log(sd[here]).mean())
     factor = np.sqrt(np.mean(((y - mean) / sd) ** 2))
-    splits = trainings.splits_of(**trainings.crossfit_cell(SETTINGS, DATA).config["data"])
-    test = trainings.targets_of(splits.test, splits.extra)
-    pred = trainings.predicted(found.full, BatchConcat([splits.test, splits.extra]))
+    test = labels_of(PROBLEM.cells.data)
+    pred = TRAININGS.predict(found.full, PROBLEM.rows.test).pred
     nll = -scipy.stats.norm.logpdf(test["target"], pred.mean, factor * pred.stddev.numpy()).mean()
     assert rows["oof_temperature"]["nll"]["mean"] == pytest.approx(nll, rel=1e-4)
 
@@ -102,14 +100,10 @@ def test_temperature_is_the_rms_of_held_out_residuals_at_the_level_of_the_full_n
 @pytest.mark.usefixtures("done")
 def test_ensemble_is_the_mean_density_of_five_networks(store, rows):
     epochs = store.get("bokeh-row", row_cell("nll").config)["epochs"]["base"]
-    cells = trainings.member_cells(SETTINGS, DATA, method_of("nll"), 5, stop_after=epochs)
+    cells = PROBLEM.cells.members(method_of("nll"), 5, stop_after=epochs)
     assert len({cell.key for cell in cells}) == 5
-    splits = trainings.splits_of(**cells[0].config["data"])
-    images, target = (
-        BatchConcat([splits.test, splits.extra]),
-        trainings.targets_of(splits.test, splits.extra)["target"],
-    )
-    preds = [trainings.predicted(trainings.network_of(cell, store), images) for cell in cells]
+    target = labels_of(cells[0].config["data"])["target"]
+    preds = [TRAININGS.predict(TRAININGS.network_of(cell, store), PROBLEM.rows.test).pred for cell in cells]
     density = np.mean([scipy.stats.norm.pdf(target, pred.mean, pred.stddev) for pred in preds], 0)
     assert rows["ensemble"]["nll"]["mean"] == pytest.approx(-np.log(density).mean(), rel=1e-4)
     assert not torch.equal(preds[0].mean, preds[1].mean)
@@ -196,10 +190,9 @@ def test_sections_show_what_is_known(done):
 def test_leak_is_the_ratio_of_errors_on_held_out_and_test_images(store, done):
     """Of a network without a fold, recomputed."""
     found = crossfit_of(store)
-    splits = trainings.splits_of(**trainings.crossfit_cell(SETTINGS, DATA).config["data"])
-    target = trainings.targets_of(splits.test, splits.extra)["target"].double()
-    images = BatchConcat([splits.test, splits.extra])
-    test = np.mean([(target - trainings.predicted(one, images).mean).square().mean().item() for one in found.without])
+    target = labels_of(PROBLEM.cells.data)["target"].double()
+    preds = [TRAININGS.predict(network, PROBLEM.rows.test).pred for network in found.without]
+    test = np.mean([(target - pred.mean).square().mean().item() for pred in preds])
     held_out = (found.target - found.held_out.mean).double().square().mean().item()
     leak = done.document["tables"][0]["folds"]["mse_leak"]["mean"]
     assert leak == pytest.approx(held_out / test, rel=1e-4)

@@ -18,12 +18,12 @@ from torch.distributions import Normal
 import fcal
 from fcal._datasets import BatchConcat
 from fcal.benchmarks import benchmark, preset, runner
-from fcal.benchmarks.bokeh import trainings
-from fcal.benchmarks.bokeh.problem import BokehProblem
+from fcal.benchmarks.bokeh.problem import BokehProblem, splits_of
 from fcal.benchmarks.bokeh.scoring import COLUMNS, other_grids, scored
 from fcal.benchmarks.bokeh.tables import bokeh_table, paper_numbers
 from fcal.benchmarks.bokeh.task import BOKEH
 from fcal.benchmarks.methods import METHODS, Trained, method_of
+from fcal.benchmarks.network_problem import candidate_record, chosen
 from fcal.sweeps import Store
 
 SETTINGS = preset(BOKEH, "tiny", noises=("heteroscedastic",), seeds=2)
@@ -100,7 +100,7 @@ def test_benchmark_run_again_computes_nothing_and_gives_the_same(done, folder, m
     def forbidden(*_args, **_options):
         raise AssertionError("a finished cell was computed again")
 
-    monkeypatch.setattr(trainings, "TRAIN", {})
+    monkeypatch.setattr(BokehProblem.source.__class__, "train", None)
     monkeypatch.setattr(runner, "compute", forbidden)
     again = benchmark(BOKEH, SETTINGS, store=Store(folder / "cells"), methods=METHODS_USED, workers=1, progress=False)
     assert again.document["tables"] == done.document["tables"]
@@ -118,8 +118,9 @@ def test_benchmark_row_is_what_its_weights_say(folder):
     """The NLL row of the first seed, computed from the stored weights by SciPy and plain torch."""
     settings, store = SETTINGS, Store(folder / "cells")
     data = settings.data("heteroscedastic", "paper-like", 0)
-    network = trainings.network_of(trainings.candidate_cells(settings, data, method_of("nll"))[0], store)
-    splits = trainings.splits_of(**dataclasses.asdict(data))
+    problem = BokehProblem(settings, data, store)
+    network = problem.source.network_of(problem.cells.candidates(method_of("nll"))[0], store)
+    splits = splits_of(**dataclasses.asdict(data))
     parts = [part.__getitems__(range(len(part))) for part in (splits.test, splits.extra)]
     images, target, truth = (torch.cat([part[name] for part in parts]) for name in ("input", "target", "truth"))
     with torch.no_grad():
@@ -183,13 +184,13 @@ def test_other_grids_are_those_asked_for():
 def test_candidate_that_lost_its_mean_is_failed():
     base = {"best": {"validation/l1": 1.0}}
     lost = {"status": "done", "best": {"validation/l1": 2.5, "validation/nll": 0.1}, "best_epoch": 0}
-    found = trainings.candidate_record({"lam": 1.0}, lost, base)
+    found = candidate_record({"lam": 1.0}, lost, base)
     assert found["status"] == "failed"
     assert "rose by 150%" in found["reason"]
     kept = {**found, "status": "done", "nll": 5.0}
-    assert trainings.chosen([found, kept], by="nll") == 1
-    assert trainings.chosen([found], by="nll") == 0
-    assert trainings.chosen([{"status": "diverged"}], by="nll") is None
+    assert chosen([found, kept], by="nll") == 1
+    assert chosen([found], by="nll") == 0
+    assert chosen([{"status": "diverged"}], by="nll") is None
 
 
 def test_table_of_a_failed_method_says_so_with_its_numbers():
@@ -227,7 +228,7 @@ def test_every_method_has_as_many_candidates():
 
 
 def test_together_takes_residuals_from_both_parts():
-    splits = trainings.splits_of(**dataclasses.asdict(SETTINGS.data("homoscedastic", "paper-like", 3)))
+    splits = splits_of(**dataclasses.asdict(SETTINGS.data("homoscedastic", "paper-like", 3)))
     both = BatchConcat([splits.train, splits.validation])
     batch = both.__getitems__([len(splits.train), 0, len(both) - 1])
     torch.testing.assert_close(batch["target"][0], splits.validation[0]["target"])

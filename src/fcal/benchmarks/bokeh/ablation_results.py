@@ -5,8 +5,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from fcal.benchmarks.bokeh.ablation_points import POINT_COLUMNS, Point, compute
-from fcal.benchmarks.bokeh.ablations import ABLATIONS, Ablation
+from fcal.benchmarks.bokeh.ablations import ABLATIONS, POINT_COLUMNS, Ablation, Point, compute
 from fcal.benchmarks.bokeh.settings import Settings
 from fcal.sweeps import Cell, Outcome, Store, run
 

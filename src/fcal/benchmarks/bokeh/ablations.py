@@ -1,15 +1,31 @@
-"""Definitions of the ablations of the Bokeh benchmark: varied quantity, curves and panels."""
+"""Ablations of the Bokeh benchmark: varied quantity, curves, panels, and points, each the scores of one training."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from fcal import divergences
-from fcal._registry import Registry
-from fcal.benchmarks.bokeh.ablation_points import WEIGHTED_LIKELIHOOD, Point, likelihood, repaired, trained
-from fcal.benchmarks.bokeh.settings import Settings
-from fcal.data import BokehConfig
+from torch import nn
+from torch.distributions import Distribution
 
+from fcal import divergences, recalibration
+from fcal._registry import Registry
+from fcal.benchmarks.bokeh.problem import BokehTrainings, labels_of
+from fcal.benchmarks.bokeh.scoring import COLUMNS, scored
+from fcal.benchmarks.bokeh.settings import Settings
+from fcal.benchmarks.methods import METHODS, Trained
+from fcal.benchmarks.problem import Options
+from fcal.benchmarks.training_cells import TrainingCells
+from fcal.data import BokehConfig
+from fcal.sweeps import Cell, Store
+from fcal.training import Objective, ObjectiveConfig, objective
+from fcal.training.objectives import Terms, register
+
+KIND = "bokeh-point"
+POINT_COLUMNS = tuple(name for name in COLUMNS if name != "predict_ms")  # the networks are the same, so is their speed
+WEIGHTED_LIKELIHOOD = "smooth-l1-nll"  # objective by name
+_FLOORS = ("ece_z", "mce_z", "ece_q", "mce_q")  # the others depend on more than the number of images
+_LIKELIHOOD = {"name": "nll"}
+_TRAININGS = BokehTrainings()
 DEGREES = (2, 5, 10, 25, 50, 75, 100, 200)
 SHAPES = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 100.0)
 WEIGHTS = (0.001, 0.005, 0.02, 0.05, 0.1, 0.2, 0.5, 0.9)
@@ -20,6 +36,126 @@ _LAM = 0.05  # large enough for f-Cal to have an effect, small enough to keep th
 _KL = {"name": "fcal", "divergence": "kl"}
 _WASSERSTEIN = {"name": "fcal", "divergence": "wasserstein"}
 _CALIBRATION_LOSS = {"name": "calibration-loss", "form": "additive", "on": "variance", "p": 1}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """A point of a curve, and the cell that holds its numbers.
+
+    Attributes:
+        series: The curve.
+        x: Value of the varied quantity; None for a point that does not depend on it.
+        options: Options of its training.
+        cell: The cell; points of several ablations may share one.
+    """
+
+    series: str
+    x: float | str | None
+    options: Options
+    cell: Cell
+
+
+def trained(
+    settings: Settings, data: BokehConfig, series: str, x: float | str | None, options: Options, *, like: str = "nll"
+) -> Point:
+    """A point whose network was trained from stored weights.
+
+    Args:
+        settings: Network and budget.
+        data: Images and labels.
+        series: Its curve.
+        x: Value of the varied quantity.
+        options: Options of the objective, with its name.
+        like: Method of the table whose network, first training and choice of the epoch it shares.
+    """
+    method = METHODS[like]
+    assert isinstance(method, Trained)
+    cells = TrainingCells(source=_TRAININGS, budget=settings, data=asdict(data), network=settings.network)
+    base = cells.base(method)
+    fit = cells.tuned(method, options, start=base)
+    config = {
+        "version": _TRAININGS.version,
+        "bins": settings.bins,
+        "df": settings.df,
+        "fit": fit.config,
+        "recalibrator": None,
+    }
+    return Point(series=series, x=x, options=dict(options), cell=_cell(config, data, f"{series} {x}", base))
+
+
+def likelihood(settings: Settings, data: BokehConfig, series: str = "nll", x: float | None = None) -> Point:
+    """The network trained by likelihood alone, for as many epochs as the others."""
+    return trained(settings, data, series, x, _LIKELIHOOD)
+
+
+def repaired(settings: Settings, data: BokehConfig, recalibrator: str) -> Point:
+    """The network trained by likelihood, recalibrated on the validation images."""
+    # It needs the point of that network, so that two processes do not train it at the same time.
+    before = likelihood(settings, data).cell
+    cell = _cell({**before.config, "recalibrator": recalibrator}, data, recalibrator, before)
+    return Point(series=recalibrator, x=None, options={**_LIKELIHOOD, "recalibrator": recalibrator}, cell=cell)
+
+
+def compute(kind: str, config: Mapping[str, Any], store: Store) -> dict[str, Any]:
+    """The result of a point, or of a training that points start from."""
+    return compute_point(config, store) if kind == KIND else _TRAININGS.train(kind, config, store)
+
+
+def compute_point(config: Mapping[str, Any], store: Store) -> dict[str, Any]:
+    """Train the network of a point if necessary, and score it on test images.
+
+    Returns:
+        Columns, floors and the chosen epoch; or the reason why the network could not be trained.
+    """
+    fit = _TRAININGS.fit_cell(config["fit"])
+    results = []
+    for cell in (*fit.needs, fit):
+        results.append(_TRAININGS.finished(cell, store))
+        if results[-1]["status"] == "failed":
+            return {"status": "failed", "reason": results[-1]["reason"]}
+    data = config["fit"]["data"]
+    rows, network = _TRAININGS.datasets(data), _TRAININGS.network_of(fit, store)
+    pred = _TRAININGS.predict(network, rows.test).pred
+    if config["recalibrator"] is not None:
+        held_out = _TRAININGS.predict(network, rows.validation)
+        assert isinstance(pred, Distribution)
+        assert isinstance(held_out.pred, Distribution)
+        repair = recalibration.by_name(config["recalibrator"])()
+        pred = repair.fit(held_out.pred, held_out.target).transform(pred)
+    scores = scored(pred, labels_of(data), bins=config["bins"], df=config["df"])
+    scores["columns"]["train_s"] = round(sum(result["seconds"] for result in results), 3)
+    return {
+        "status": "done",
+        "columns": {name: scores["columns"][name] for name in POINT_COLUMNS},
+        "floors": {name: scores["floors"][name] for name in _FLOORS} if "floors" in scores else {},
+        "epoch": results[-1]["best_epoch"] + 1,
+    }
+
+
+def _cell(config: Mapping[str, Any], data: BokehConfig, subject: str, *needs: Cell) -> Cell:
+    where = " ".join(str(asdict(data)[name]) for name in ("regime", "noise", "shape", "seed"))
+    return Cell(KIND, config, needs=needs, affinity=where, label=f"{subject} ({where})")
+
+
+class WeightedLikelihood(nn.Module):
+    r"""Smooth L1 of the mean and the likelihood, :math:`(1 - \lambda) L_1 + \lambda L_{nll}`, as an objective.
+
+    Args:
+        lam: Weight :math:`\lambda` of the likelihood.
+    """
+
+    def __init__(self, lam: float) -> None:
+        super().__init__()
+        self.weights = {"smooth-l1": 1 - lam, "nll": lam}
+        self._terms: dict[str, Objective] = {name: objective(ObjectiveConfig(name=name)) for name in self.weights}
+
+    def forward(self, model: nn.Module, batch: Mapping[str, Any]) -> Terms:
+        """Both terms of a batch; the network runs once."""
+        pred = model(batch["input"])
+        return {name: weight * self._terms[name](lambda _: pred, batch)[name] for name, weight in self.weights.items()}  # type: ignore[arg-type]
+
+
+register(WEIGHTED_LIKELIHOOD, lambda config: WeightedLikelihood(config.lam))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,19 +2,16 @@
 
 from dataclasses import dataclass
 
-from fcal._checks import check_integer, check_number
+from fcal._checks import check_integer
+from fcal.benchmarks.training_cells import Budget
 from fcal.data import BokehConfig
 
 PAPER_NOISES = ("homoscedastic", "heteroscedastic")
-_EPOCHS = ("base_epochs", "tune_epochs", "early_epochs", "fold_epochs", "scale_epochs")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
-    """Data, network and budget of a Bokeh benchmark.
-
-    Every method trains the same network for ``base_epochs`` by its plain loss (the likelihood; smooth L1 for the
-    deterministic one) and then for ``tune_epochs`` by its own, once for each candidate, as many for every method.
+class Settings(Budget):
+    """Data and network of a Bokeh benchmark, and its budget, as :class:`fcal.benchmarks.Budget` has it.
 
     Args:
         noises: Kinds of label noise; a table for each.
@@ -26,19 +23,6 @@ class Settings:
         shape: Shape of Gamma noise, degrees of freedom of Student-t noise.
         width: Channels of the network's first layer.
         hidden: Units of its hidden layer.
-        base_epochs: Epochs by the plain loss.
-        base_rate: Learning rate of that training.
-        base_batch: Images in a batch of that training.
-        tune_epochs: Epochs by the method's own loss.
-        tune_rate: Learning rate of that training.
-        tune_batch: Images in its batches; they are larger because calibration is a property of a batch.
-        candidates: Number of hyper-parameters tried for each method.
-        folds: Folds of the rows that cross-fit.
-        early_epochs: Epochs that their networks share.
-        fold_epochs: Epochs of each network after these.
-        scale_epochs: Epochs of networks of error bars, at ``tune_rate``.
-        df: Number K of squared residuals in a sum q, in the losses and in the table.
-        bins: Number S of bins of the table's ECE and MCE.
     """
 
     noises: tuple[str, ...] = PAPER_NOISES
@@ -50,29 +34,10 @@ class Settings:
     shape: float = 5.0
     width: int = 16
     hidden: int = 128
-    base_epochs: int = 12
-    base_rate: float = 1e-3
-    base_batch: int = 64
-    tune_epochs: int = 5
-    tune_rate: float = 3e-4
-    tune_batch: int = 256
-    candidates: int = 3
-    folds: int = 3
-    early_epochs: int = 3
-    fold_epochs: int = 7
-    scale_epochs: int = 3
-    df: int = 75
-    bins: int = 20
 
     def __post_init__(self) -> None:
-        for name in ("seeds", "base_batch", "tune_batch", *_EPOCHS):
-            check_integer(name, getattr(self, name), at_least=1, at_most=1_000_000)
-        check_integer("folds", self.folds, at_least=2, at_most=1000)
-        check_integer("candidates", self.candidates, at_least=1, at_most=3)
-        check_integer("df", self.df, at_least=1, at_most=10_000)
-        check_integer("bins", self.bins, at_least=2, at_most=10_000)
-        for name in ("base_rate", "tune_rate"):
-            check_number(name, getattr(self, name), low=1e-9, high=1.0)
+        super().__post_init__()
+        check_integer("seeds", self.seeds, at_least=1, at_most=1_000_000)
         for noise in self.noises:
             for regime in self.regimes:
                 self.data(noise, regime, 0)

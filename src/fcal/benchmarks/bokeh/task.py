@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from fcal.benchmarks.bokeh import ablation_points, tables, trainings
+from fcal.benchmarks.bokeh import ablations, tables
 from fcal.benchmarks.bokeh.problem import BokehProblem
 from fcal.benchmarks.bokeh.scoring import GALLERY
 from fcal.benchmarks.bokeh.settings import PRESETS, Settings
@@ -39,7 +39,7 @@ class BokehTask(Task[Settings]):
     presets = PRESETS
     columns = tables.TABLE_COLUMNS
     problem = BokehProblem
-    version = trainings.FIT_VERSION
+    version = BokehProblem.source.version
     rows = (
         "oracle",
         "deterministic",
@@ -100,9 +100,7 @@ class BokehTask(Task[Settings]):
     def train(self, kind: str, config: Mapping[str, Any], store: Store, data: str | None = None) -> dict[str, Any]:
         """Train networks, or compute a point of an ablation."""
         del data
-        if kind == ablation_points.KIND:
-            return ablation_points.compute_point(kind, config, store)
-        return trainings.TRAIN[kind](config, store)
+        return ablations.compute(kind, config, store)
 
     def rows_of(self, problem: Problem, methods: Sequence[str]) -> list[str]:
         """Every method, and those that train once more with all images."""

@@ -1,0 +1,304 @@
+"""A problem whose networks are trained by :func:`fcal.training.fit`, with every step that methods need."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from fcal._datasets import get_batch
+from fcal.benchmarks.methods import METHODS, CrossFitted, CVPlus, Ensemble, Method, Repaired, Trained
+from fcal.benchmarks.network_trainings import Datasets, NetworkTrainings
+from fcal.benchmarks.problem import Failed, HeldOut, Members, Networks, Options, Prediction, Problem
+from fcal.benchmarks.scoring import score
+from fcal.benchmarks.training_cells import Budget, TrainingCells, is_base
+from fcal.sweeps import Cell, Store
+
+_LOST = 1.0  # a candidate with twice the smooth L1 of the network it starts from has failed to train
+_TRAINING = ("base_epochs", "base_rate", "base_batch", "tune_epochs", "tune_rate", "tune_batch")
+# Settings that the numbers of each step depend on.
+_USED = {
+    "truth": (),
+    "trained": _TRAINING,
+    "held_out": (*_TRAINING, "candidates"),
+    "members": (*_TRAINING, "candidates"),
+    "cross_fitted": ("base_rate", "base_batch", "folds", "early_epochs", "fold_epochs"),
+}
+_USED_BY_SCALES = ("tune_rate", "tune_batch", "scale_epochs")
+
+
+class NetworkProblem(Problem):
+    """One data set with one seed, and the network that is trained on it.
+
+    A task derives from it and says where rows and networks come from; all steps of methods but the true distribution
+    are here, and predictions are scored by the usual columns.
+
+    Attributes:
+        source: Datasets and networks of the task.
+
+    Args:
+        budget: How long networks train.
+        data: Address of the data set, with its ``seed``.
+        network: Options of the network.
+        store: Where finished trainings are kept.
+    """
+
+    source: ClassVar[NetworkTrainings]
+
+    def __init__(self, budget: Budget, data: Mapping[str, Any], network: Mapping[str, Any], store: Store) -> None:
+        self.cells = TrainingCells(source=self.source, budget=budget, data=data, network=network)
+        self.name, self.store = self.cells.name, store
+
+    def columns_of(self, pred: Distribution | Tensor) -> Mapping[str, float | None]:
+        """Columns of a prediction for the test rows."""
+        columns = self._scores(_prediction(pred))["columns"]
+        return {name: values[0] for name, values in columns.items()}
+
+    def score(self, method: Method, prediction: Prediction) -> dict[str, Any]:
+        """The usual columns; a task may score more, and by other functions."""
+        del method
+        return {**self._scores(prediction), **prediction.details}
+
+    def _scores(self, prediction: Prediction) -> dict[str, Any]:
+        test = self.rows.test
+        batches = torch.arange(len(test)).split(self.source.predicted_at_once)  # inputs may be too large to keep
+        target = torch.cat([get_batch(test, indices.tolist())["target"] for indices in batches])
+        return score(prediction, [target], bins=self.cells.budget.bins, df=self.cells.budget.df)
+
+    @property
+    def rows(self) -> Datasets:
+        """Its datasets."""
+        return self.source.datasets(self.cells.data)
+
+    def config(self, method: Method) -> dict[str, Any]:
+        """Data, network, budget and the table's bins and sums."""
+        names = ["df", "bins", *_USED[method.needs]]
+        if isinstance(method, CrossFitted) and method.scales is not None:
+            names += _USED_BY_SCALES
+        used = {name: getattr(self.cells.budget, name) for name in names}
+        network = {} if method.needs == "truth" else self.cells.network
+        return {"data": self.cells.data, "settings": {**network, **used}}
+
+    def resolved(self, method: Method) -> Method:
+        """As many candidates as the budget allows."""
+        if not isinstance(method, Trained):
+            return method
+        return replace(method, candidates=method.candidates[: self.cells.budget.candidates])
+
+    def trainings(self, method: Method) -> tuple[Cell, ...]:
+        """Trainings that a row starts from."""
+        if isinstance(method, CrossFitted) and method.scales is not None:
+            return (self.cells.scales(method.scales, method.batch),)
+        if isinstance(method, CrossFitted | CVPlus):
+            return (self.cells.crossfit(),)
+        if isinstance(method, Repaired | Ensemble):
+            return tuple(self.cells.candidates(self._nll))
+        return tuple(self.cells.candidates(method)) if isinstance(method, Trained) else ()
+
+    @property
+    def _nll(self) -> Trained:
+        nll = self.resolved(METHODS["nll"])
+        assert isinstance(nll, Trained)
+        return nll
+
+    def trained(self, method: Trained) -> Prediction:
+        """Train every candidate, and choose one by validation rows."""
+        choice = self._choice(method)
+        cell, seconds, details = choice.cell, choice.seconds, choice.details
+        if method.all_rows:
+            cell, seconds = self._on_all_rows(method, choice)
+            details = {name: details[name] for name in ("chosen", "epochs")}
+        else:  # the numbers of every candidate beside those of the chosen one: shown, never used
+            for record, candidate in zip(details["candidates"], choice.cells, strict=True):
+                diverged = record["status"] == "diverged"
+                record["test"] = None if diverged else self.columns_of(self._on_test(self._network(candidate)))
+        network = self._network(cell)
+        return replace(
+            _prediction(self._on_test(network)),
+            seconds=seconds,
+            again=lambda: _moments(self.source.predict(network, self.rows.timed).pred),
+            details=details,
+            failure=choice.failure,
+        )
+
+    def held_out(self) -> Networks:
+        """The network trained by likelihood, and its predictions for the validation rows."""
+        choice = self._choice(self._nll, "NLL: ")
+        network, rows = self._network(choice.cell), self.rows
+        held_out = self.source.predict(network, rows.validation)
+        part = HeldOut(
+            pred=_distribution(held_out.pred),
+            target=held_out.target,
+            test=_distribution(self._on_test(network)),
+            again=lambda: _distribution(self.source.predict(network, rows.timed).pred),
+        )
+        return Networks(parts=[part], seconds=choice.seconds)
+
+    def cross_fitted(self, scales: Options | None, batch: int) -> Networks:
+        """Networks of all rows and without each fold, from a common early checkpoint."""
+        base = self.cells.crossfit()
+        result = self.source.finished(base, self.store)
+        seconds, cell = result["seconds"], None
+        if scales is not None:
+            cell = self.cells.scales(scales, batch)
+            seconds += self.source.finished(cell, self.store)["seconds"]
+        crossfit, rows = self.source.crossfit_of(base.config, self.store, cell), self.rows
+
+        def on(model: Any, dataset: Any) -> Distribution:
+            return _distribution(self.source.predict(model, dataset, at_once=self.source.held_out_at_once).pred)
+
+        part = HeldOut.of_crossfit(
+            crossfit, lambda model: on(model, rows.test), again=lambda: on(crossfit.full, rows.timed)
+        )
+        return Networks(parts=[part], seconds=seconds, details={"crossfit": result})
+
+    def members(self, count: int) -> Members:
+        """Networks trained by likelihood on all rows, for as many epochs as were chosen by validation rows."""
+        epochs = self._choice(self._nll, "NLL: ").details["epochs"]["base"]
+        cells = self.cells.members(self._nll, count, stop_after=epochs)
+        results = [self._done(cell) for cell in cells]
+        networks, rows = [self._network(cell) for cell in cells], self.rows
+
+        def on(dataset: Any) -> list[list[Distribution]]:
+            return [[_distribution(self.source.predict(network, dataset).pred) for network in networks]]
+
+        seconds = sum(result["seconds"] for result in results)
+        return Members(parts=on(rows.test), seconds=seconds, again=lambda: on(rows.timed))
+
+    def _network(self, cell: Cell) -> Any:
+        return self.source.network_of(cell, self.store)
+
+    def _on_test(self, network: Any) -> Distribution | Tensor:
+        return self.source.predict(network, self.rows.test).pred
+
+    def _done(self, cell: Cell, prefix: str = "") -> dict[str, Any]:
+        """The result of a training that must not fail."""
+        result = self.source.finished(cell, self.store)
+        if result["status"] == "failed":
+            raise Failed(prefix + result["reason"])
+        return result
+
+    def _choice(self, method: Trained, prefix: str = "") -> "_Choice":
+        """Train every candidate and choose one."""
+        base = self._done(self.cells.base(method), prefix)
+        cells = self.cells.candidates(method)
+        results = [self.source.finished(cell, self.store) for cell in cells]
+        records = [
+            candidate_record(options, result, base) for options, result in zip(method.candidates, results, strict=True)
+        ]
+        index = chosen(records, by=method.monitor)
+        if index is None:
+            raise Failed(prefix + records[0]["reason"])
+        tuned: dict[str, Any] = {"seconds": 0.0, "history": [], "best_epoch": -1}
+        if not is_base(method.candidates[index]):
+            tuned = results[index]
+        details = {
+            "candidates": records,
+            "search_s": round(sum(result.get("seconds", 0.0) for result in results), 3),
+            "chosen": index,
+            "epochs": {"base": base["best_epoch"] + 1, "tune": tuned["best_epoch"] + 1},
+            "history": {"base": base["history"], "tune": tuned["history"]},
+        }
+        return _Choice(
+            cells=cells,
+            index=index,
+            seconds=base["seconds"] + tuned["seconds"],
+            details=details,
+            failure=records[index].get("reason", ""),
+        )
+
+    def _on_all_rows(self, method: Trained, choice: "_Choice") -> tuple[Cell, float]:
+        """The chosen candidate trained on the validation rows too, for the epochs chosen before."""
+        epochs, options = choice.details["epochs"], method.candidates[choice.index]
+        base = cell = self.cells.base(method, stop_after=epochs["base"])
+        if not is_base(options):
+            cell = self.cells.tuned(method, options, start=base, stop_after=epochs["tune"])
+        return cell, sum(self._done(each)["seconds"] for each in dict.fromkeys((base, cell)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Choice:
+    """The candidates of a method, and the one that was chosen.
+
+    Attributes:
+        cells: Training of every candidate.
+        index: Of the chosen one.
+        seconds: Of its training with the one that it starts from.
+        details: What the table shows of all.
+        failure: Why even the chosen one counts as failed; empty where it does not.
+    """
+
+    cells: Sequence[Cell]
+    index: int
+    seconds: float
+    details: dict[str, Any]
+    failure: str
+
+    @property
+    def cell(self) -> Cell:
+        """Training of the chosen candidate."""
+        return self.cells[self.index]
+
+
+def candidate_record(options: Options, result: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
+    """Record of a candidate, for the choice among candidates.
+
+    Args:
+        options: Its hyper-parameters.
+        result: Its training.
+        base: The training that it started from.
+    """
+    if result["status"] == "failed":
+        return {"options": dict(options), "status": "diverged", "reason": result["reason"]}
+    best = result["best"]
+    lost = best["validation/l1"] / base["best"]["validation/l1"] - 1
+    record = {
+        "options": dict(options),
+        "status": "done",
+        "epoch": result["best_epoch"] + 1,
+        "l1": best["validation/l1"],
+        "accuracy_lost": round(lost, 4),
+        "nll": best.get("validation/nll"),
+        "ece_q": best.get("validation/ece_q"),
+    }
+    if lost > _LOST:
+        record |= {"status": "failed", "reason": f"smooth L1 on validation rose by {lost:.0%}"}
+    return record
+
+
+def chosen(candidates: Sequence[Mapping[str, Any]], *, by: str) -> int | None:
+    """Index of the chosen candidate; None if none could be trained.
+
+    A proper score on validation rows chooses the epoch of a training and the candidate of a method, the same for
+    every method. ECE is not a proper score: chosen by it, a method is rewarded for losing its mean.
+
+    Args:
+        candidates: Records of :func:`candidate_record`.
+        by: Score that the chosen candidate minimizes.
+
+    Example:
+        >>> plain, better = {"status": "done", "nll": 1.0}, {"status": "done", "nll": 0.8}
+        >>> chosen([plain, better, {"status": "diverged"}], by="nll")
+        1
+    """
+    for allowed in (("done",), ("done", "failed")):
+        indices = [index for index, record in enumerate(candidates) if record["status"] in allowed]
+        if indices:
+            return min(indices, key=lambda index: candidates[index][by])
+    return None
+
+
+def _prediction(pred: Distribution | Tensor) -> Prediction:
+    return Prediction(dists=[pred]) if isinstance(pred, Distribution) else Prediction(means=[pred])
+
+
+def _distribution(pred: Distribution | Tensor) -> Distribution:
+    assert isinstance(pred, Distribution)
+    return pred
+
+
+def _moments(pred: Distribution | Tensor) -> object:
+    """What a user of a prediction needs at least; a repaired distribution computes it only when asked."""
+    return (pred.mean, pred.stddev) if isinstance(pred, Distribution) else pred
