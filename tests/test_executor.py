@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -145,3 +146,22 @@ def test_processes_without_joblib_name_what_to_install(monkeypatch):
         job = pool.submit(len, "abc")
         assert [job.result() for job in pool.as_completed()] == [3]
     assert job.result() == 3
+
+
+QUIET = """
+from heavy import work
+from fcal._executor import executor
+
+if __name__ == "__main__":
+    with executor(workers=2) as pool:
+        jobs = [pool.submit(work) for _ in range(2)]
+        list(pool.as_completed())
+"""
+
+
+def test_workers_end_without_a_word(tmp_path):
+    """Also those that import extension modules, which report what they cannot free."""
+    (tmp_path / "heavy.py").write_text("import torch._dynamo\n\ndef work():\n    pass\n", encoding="utf-8")
+    (tmp_path / "quiet.py").write_text(QUIET, encoding="utf-8")
+    done = subprocess.run([sys.executable, tmp_path / "quiet.py"], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -1,6 +1,7 @@
 """Calls of functions, one after another in this process or several at a time in worker processes."""
 
 import abc
+import atexit
 import bisect
 import contextlib
 import gc
@@ -338,6 +339,7 @@ def _call(function: Callable[..., Any], *args: Any) -> Any:
     """
     if not gc.get_freeze_count():
         gc.freeze()
+        atexit.register(gc.unfreeze)  # extension modules report what is not freed at exit
     return function(*args)
 
 
