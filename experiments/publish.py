@@ -71,11 +71,11 @@ def cells_of(task: Any, settings: Any, store: Store) -> list[Cell]:
 
 def publish(task: Any, settings: Any, store: Store, out: Path) -> None:
     """Write results, pictures and pages from published cells."""
-    done = collect(task, settings, store=store)
+    page, folder = page_of(task), out / task.name
+    done = page.with_comparisons(collect(task, settings, store=store))
     if not done.tables:
         raise SystemExit(f"expected finished cells of {task.name}, got none")
     records = [store.record(cell.kind, cell.config) for cell in cells_of(task, settings, store)]
-    page, folder = page_of(task), out / task.name
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "results.json", {**done.document, "settings": task.described(settings)})
     for name, figure in page.pictures(done).items():
@@ -89,7 +89,7 @@ def publish(task: Any, settings: Any, store: Store, out: Path) -> None:
 
 
 def page_of(task: Any) -> Any:
-    """The module that writes a task's page: ``page``, ``pictures``, ``more_cells``, ``more_files``."""
+    """The module that writes a task's page: ``with_comparisons``, ``page``, ``pictures``, and so on."""
     return importlib.import_module(f"{task.name}.page")
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import fmean, median, stdev
 from typing import Any
 
-from fcal.benchmarks.bokeh.tables import AS_LONG
+from bokeh.comparisons import AS_LONG
 
 Table = Mapping[str, Any]
 

@@ -7,6 +7,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from bokeh import claims, goals
+from bokeh.comparisons import with_comparisons
 from bokeh.sections import sections
 from fcal.benchmarks import Benchmark, Table
 from fcal.benchmarks.bokeh import ablation_results
@@ -30,6 +31,9 @@ _RULE = (
     "`predict_ms` one image; both are processor time of one thread. Floors take residuals as independent; the two "
     "of an image are not quite, which makes bands of ECE(q) up to a sixth too narrow.\n"
 )
+
+
+__all__ = ["more_cells", "more_files", "page", "pictures", "with_comparisons"]
 
 
 def more_cells(settings: Settings, rows: Sequence[Any]) -> list[Cell]:

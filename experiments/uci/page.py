@@ -29,6 +29,11 @@ _ABOUT_BEST = (
 )
 
 
+def with_comparisons(benchmark: Benchmark[Settings]) -> Benchmark[Settings]:
+    """The benchmark as it is: its tables have all that the page shows."""
+    return benchmark
+
+
 def page(benchmark: Benchmark[Settings], facts: str) -> str:
     """The page as Markdown.
 

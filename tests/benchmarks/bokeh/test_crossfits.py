@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
+from bokeh.comparisons import compared, with_comparisons
 from bokeh.sections import sections
 
 import fcal
@@ -142,7 +143,7 @@ def test_cost_is_the_ratio_of_training_times(rows):
 
 
 def test_rows_beside_temperature_are_paired_differences(done, rows):
-    found = done.document["tables"][0]["against_temperature"]
+    found = with_comparisons(done).document["tables"][0]["against_temperature"]
     assert set(found) == {name for name in ROWS if name.startswith("oof_")}
     for name, one in found.items():
         assert one["nll"] == [pytest.approx(rows[name]["nll"]["mean"] - rows["temperature"]["nll"]["mean"])]
@@ -158,7 +159,8 @@ def test_calibration_errors_are_measured_by_the_band():
 
     settings, labels = preset(BOKEH, "tiny", seeds=2), {"noise": "homoscedastic", "regime": "paper-like"}
     results = {"oof_nll": [result(0.3), result(0.5)], "temperature": [result(0.1), result(0.1)]}
-    found = bokeh_table(settings, labels, results).details["against_temperature"]["oof_nll"]
+    table = compared(bokeh_table(settings, labels, results), results)
+    found = table.details["against_temperature"]["oof_nll"]
     assert found["of_band"] == {"ece_z": [2.5, 2.5], "ece_q": pytest.approx([1.5, 2.5])}
 
 
@@ -175,7 +177,7 @@ def test_weights_that_are_lost_are_trained_again(store, done, tmp_path):
 
 
 def test_sections_show_what_is_known(done):
-    (table,) = done.tables
+    (table,) = with_comparisons(done).tables
     shown = dict(sections(table))
     (against,) = [text for sentence, text in shown.items() if sentence.startswith("Out-of-fold rows minus")]
     assert against.count("\n") == 2 + 6
@@ -194,7 +196,7 @@ def test_leak_is_the_ratio_of_errors_on_held_out_and_test_images(store, done):
     preds = [TRAININGS.predict(network, PROBLEM.rows.test).pred for network in found.without]
     test = np.mean([(target - pred.mean).square().mean().item() for pred in preds])
     held_out = (found.target - found.held_out.mean).double().square().mean().item()
-    leak = done.document["tables"][0]["folds"]["mse_leak"]["mean"]
+    leak = with_comparisons(done).document["tables"][0]["folds"]["mse_leak"]["mean"]
     assert leak == pytest.approx(held_out / test, rel=1e-4)
 
 

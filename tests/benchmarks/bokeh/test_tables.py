@@ -5,6 +5,7 @@ import math
 
 import pytest
 from bokeh import claims
+from bokeh.comparisons import compared
 from bokeh.sections import sections
 
 from fcal.benchmarks import preset
@@ -25,7 +26,8 @@ def result(**columns):
 
 
 def made_up(**rows):
-    return bokeh_table(preset(BOKEH, "quick", seeds=2), {"noise": "homoscedastic", "regime": "paper-like"}, rows)
+    labels = {"noise": "homoscedastic", "regime": "paper-like"}
+    return compared(bokeh_table(preset(BOKEH, "quick", seeds=2), labels, rows), rows)
 
 
 def section(table, beginning):
@@ -129,7 +131,8 @@ def test_paper_markdown_puts_its_numbers_beside_ours(entry):
 
 def test_paper_is_not_beside_a_run_that_only_shows_that_all_runs():
     labels = {"noise": "homoscedastic", "regime": "paper-like"}
-    one = bokeh_table(preset(BOKEH, "tiny"), labels, {"nll": [result()]})
+    rows = {"nll": [result()]}
+    one = compared(bokeh_table(preset(BOKEH, "tiny"), labels, rows), rows)
     assert one.details["paper"] == {}
     assert section(one, "Beside the paper's appendix") == ""
 

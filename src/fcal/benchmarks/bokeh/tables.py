@@ -15,12 +15,9 @@ from fcal.benchmarks.task import Result, Results
 from fcal.data import Bokeh
 from fcal.data.bokeh import SPLITS
 
-AS_LONG = "nll trained as long"  # what f-Cal is compared with beside the likelihood's best
 _FEWEST_IMAGES = 1000  # a network that saw fewer has hardly learnt the task: the paper's numbers say nothing of it
 _OF_CANDIDATES = ("l1_gt", "ece_z", "ece_q", "nll")
 _OF_PAPER = ("l1_gt", "l1", "ece_z", "ece_q", "nll")
-_HELD_OUT = "temperature"  # what rows without a held-out set are compared with
-_OUT_OF_FOLD = "oof_"
 _MISSING = "-"
 
 _SMOOTH_NOTE = (
@@ -86,11 +83,8 @@ def bokeh_table(settings: Settings, labels: Mapping[str, str], results: Results)
         floors=_floors(results),
         details={
             "images": {"train": sizes["train"], "validation": sizes["validation"], "test": test_images},
-            "paired": _paired(results),
-            "against_temperature": _against_temperature(results),
             "intervals": _intervals(results),
             "strata": _strata(results),
-            "folds": _folds(results),
             "paper": paper_numbers(noise) if like_the_paper else {},
             "paper_grid": paper_grid(),
         },
@@ -193,70 +187,6 @@ def _costed(result: Result, plain: float | None) -> Result:
     return {**result, "columns": {**result["columns"], "cost": [seconds / plain]}}
 
 
-def _paired(results: Results) -> dict[str, Any]:
-    """ECE(q) of f-Cal against that of the likelihood, seed by seed; the claim is made where the latter is off.
-
-    The likelihood may choose to stop before the epochs that all other losses train for, which is when it is best
-    calibrated. What f-Cal does to a network shows beside one that trained on by likelihood for as many.
-    """
-    known = {**results, AS_LONG: [_trained_as_long(result) for result in results.get("nll", ())]}
-    if not any("columns" in result for result in known[AS_LONG]):
-        del known[AS_LONG]
-    pairs = [(fcal, nll) for fcal in ("fcal_kl", "fcal_wass") for nll in ("nll", AS_LONG)]
-    pairs += [(f"{fcal}_all", "nll_all") for fcal in ("fcal_kl", "fcal_wass")]
-    return {f"{fcal} - {nll}": _pair(known[fcal], known[nll]) for fcal, nll in pairs if {fcal, nll} <= set(known)}
-
-
-def _trained_as_long(result: Result) -> dict[str, Any]:
-    """The first network that the likelihood trained on from the weights that all start from, whatever was chosen."""
-    candidates = result.get("candidates", ())
-    numbers = [record.get("test") for record in candidates if record["options"].get("repetition") == 1]
-    if not numbers or not numbers[0]:
-        return {}
-    return {"columns": {name: [value] for name, value in numbers[0].items()}, "floors": result["floors"]}
-
-
-def _pair(fcal: Sequence[Result], nll: Sequence[Result]) -> dict[str, Any]:
-    """Excess of ECE(q) over what calibrated models score on average: the floors are the same, so they cancel.
-
-    A seed in which f-Cal has no numbers counts as one in which it is not below.
-    """
-    seeds = [(value_of(a, "ece_q"), value_of(b, "ece_q"), a, b) for a, b in zip(fcal, nll, strict=True)]
-    off = [(a, b) for a, b, _, result in seeds if b is not None and b > result["floors"]["ece_q"]["q95"]]
-    both = [(a, b, one, two) for a, b, one, two in seeds if a is not None and b is not None]
-    return {
-        "seeds": len(fcal),
-        "outside_band": len(off),
-        "below": sum(a is not None and a < b for a, b in off),
-        "ece_q": [a - b for a, b, _, _ in both],
-        "l1_gt": [value_of(one, "l1_gt") / value_of(two, "l1_gt") for _, _, one, two in both],
-    }
-
-
-def _against_temperature(results: Results) -> dict[str, Any]:
-    """Rows that hold out nothing beside temperature scaling, which does, seed by seed."""
-    temperature = results.get(_HELD_OUT, ())
-    rows = {row: repetitions for row, repetitions in results.items() if row.startswith(_OUT_OF_FOLD)}
-    return {row: _beside(repetitions, temperature) for row, repetitions in rows.items()} if temperature else {}
-
-
-def _beside(results: Sequence[Result], temperature: Sequence[Result]) -> dict[str, Any]:
-    """Differences of errors and scores; ratios of accuracy, and of calibration errors to the band."""
-    known = [(a, b) for a, b in zip(results, temperature, strict=True) if "floors" in a and "floors" in b]
-    return {
-        "seeds": len(results),
-        **{
-            name: [value_of(a, name) - value_of(b, name) for a, b in known]
-            for name in ("ece_z", "ece_q", "nll", "crps")
-        },
-        "l1_gt": [value_of(a, "l1_gt") / value_of(b, "l1_gt") for a, b in known],
-        "of_band": {
-            name: [value_of(a, name) / a["floors"][name]["q95"] for a, _ in known] for name in ("ece_z", "ece_q")
-        },
-        "cost": [value_of(a, "cost") for a, _ in known],
-    }
-
-
 def _intervals(results: Results) -> dict[str, Any]:
     """Coverage and width of central intervals of a level."""
     known = _known(results, "interval")
@@ -276,18 +206,6 @@ def _strata(results: Results) -> dict[str, Any]:
             for word, reduce in (("mean", fmean), ("worst", max))
         }
         for row, strata in _known(results, "strata").items()
-    }
-
-
-def _folds(results: Results) -> dict[str, Any]:
-    """What networks of folds owe to the images held out, and to having seen fewer than the network of all."""
-    errors = _known(results, "crossfit").get("oof_temperature", ())
-    if not errors:
-        return {}
-    return {
-        f"{name}_{word}": _spread([seed[name][above] / seed[name][below] for seed in errors])
-        for name in ("mse", "z2")
-        for word, above, below in (("leak", "held_out", "test"), ("fewer", "test", "full_test"))
     }
 
 
