@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Literal
 
-from fcal._executor import Executor, Job, WorkerError, check_workers, executor
+from fcal._executor import Executor, Job, WorkerError, check_workers
 from fcal._files import held
 from fcal._progress import ProgressBar
 from fcal.sweeps.cells import Cell, Outcome
@@ -64,7 +64,7 @@ def run(
     _check(cells, function, workers, store)
     schedule = Schedule(cells, store, report=lambda outcome: _report(outcome, bar, on_outcome))
     bar = Progress(schedule.stored, schedule.left, workers=workers, show=progress)
-    with bar.bar, _sigterm_as_interrupt(), executor(workers if schedule.left else 1) as pool:
+    with bar.bar, _sigterm_as_interrupt(), Executor(workers if schedule.left else 1) as pool:
         _compute_all(schedule, pool, function, store, bar)
     return {cell: schedule.outcomes[cell] for cell in dict.fromkeys([*schedule.asked, *schedule.outcomes])}
 
@@ -94,8 +94,6 @@ def _compute_all(schedule: "Schedule", pool: Executor, function: CellFunction, s
             jobs[job] = cell
         pool.start()
         bar.show([jobs[job] for job in pool.running])
-        if not jobs:  # another run is computing the rest
-            time.sleep(_SHORT)
         for job in pool.completed(_SHORT if schedule.waits_for_others else None):
             _settle(schedule, jobs.pop(job), job, store)
 
