@@ -10,7 +10,7 @@ from torch import nn
 
 from fcal import data, models, recalibration
 from fcal._checks import check_integer, check_number
-from fcal._config import as_plain, check_plain, unknown_key
+from fcal._config import as_plain, plain, unknown_key
 from fcal.training.objectives import MEAN_ONLY, ObjectiveConfig
 from fcal.training.optimization import FitConfig
 from fcal.training.reproducibility import derived_seed, preserved_random_state, seed_everything
@@ -154,7 +154,7 @@ class RunConfig:
         for name in ("data", "model"):
             _check_name_and_options(name, getattr(self, name))
         for name, table in as_plain(self).items():  # reject what TOML and JSON cannot express now, not after training
-            check_plain(name, table)
+            plain(name, table)
 
 
 _TABLES: dict[str, type] = {
