@@ -117,7 +117,9 @@ class Executor:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._queue.clear()
-        with _uninterrupted(), ThreadPoolExecutor(len(self._workers)) as threads:  # a second Ctrl-C leaves no process
+        # A second Ctrl-C leaves no process behind.
+        ignored = signal_handler(signal.SIGINT, signal.SIG_IGN)
+        with ignored, ThreadPoolExecutor(len(self._workers)) as threads:
             list(threads.map(lambda worker: worker.close(kill=kind is not None), self._workers))
 
 
@@ -130,13 +132,7 @@ def check_workers(workers: int) -> None:
 
 
 def take_job(queue: list[Job], affinity: str | None, elsewhere: Collection[str | None] = ()) -> Job:
-    """Remove a job from a queue: one of the worker's affinity, or one of no other worker's, or any; then by priority.
-
-    Args:
-        queue: Queued jobs, at least one.
-        affinity: That of the worker's last job.
-        elsewhere: Affinities of the other workers.
-    """
+    """Remove a job from a queue: of the worker's affinity, else of no other worker's, else any; then by priority."""
 
     def rank(job: Job) -> tuple[bool, bool, int]:
         has_data = job.affinity is not None
@@ -196,7 +192,7 @@ class _ProcessWorker(_Worker):
     def start(self, job: Job) -> None:
         super().start(job)
         self.is_started = True
-        with _uninterrupted():  # the new process inherits it: Ctrl-C is handled by its parent
+        with signal_handler(signal.SIGINT, signal.SIG_IGN):  # a new process inherits it: its parent handles Ctrl-C
             try:
                 if self._pool is None:
                     options = {"initializer": _prepare_worker, "initargs": (os.getpid(),)}
@@ -254,16 +250,16 @@ def one_torch_thread() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Ignore Ctrl-C for a moment; only the main thread may."""
+def signal_handler(number: signal.Signals, handler: Any) -> Iterator[None]:
+    """Handle a signal differently during the block; only the main thread can, in others nothing changes."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = signal.signal(number, handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(number, before)
 
 
 def _prepare_worker(parent: int) -> None:

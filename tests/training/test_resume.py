@@ -278,7 +278,7 @@ for name in sys.argv[2:]:
 def killed(tmp_path_factory) -> tuple[Path, dict[str, int], str]:
     folder = tmp_path_factory.mktemp("killed")
     (folder / "config.toml").write_text(f"{toys.CONFIG}checkpoint_every_steps = 1\n[data.options]\nrows = 60\n")
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent.parent), *sys.path])}
     run = subprocess.run(
         [sys.executable, "-c", KILLED, str(folder), "SIGKILL", "SIGTERM", "SIGINT"],
         capture_output=True, text=True, check=True, env=environment, timeout=120,

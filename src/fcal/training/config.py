@@ -3,8 +3,8 @@
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, is_dataclass
+from typing import Any, get_type_hints
 
 from torch import nn
 
@@ -145,9 +145,9 @@ class RunConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, expected in _TABLES.items():
+        for name, expected in get_type_hints(RunConfig).items():
             value = getattr(self, name)
-            if not isinstance(value, expected):
+            if isinstance(expected, type) and is_dataclass(expected) and not isinstance(value, expected):
                 raise TypeError(f"expected `{name}` a {expected.__name__}, got {type(value).__name__}")
         check_integer("seed", self.seed, at_least=0, at_most=2**63 - 1)
         _check_crossfit(self)
@@ -155,16 +155,6 @@ class RunConfig:
             _check_name_and_options(name, getattr(self, name))
         for name, table in as_plain(self).items():  # reject what TOML and JSON cannot express now, not after training
             plain(name, table)
-
-
-_TABLES: dict[str, type] = {
-    "data": DataConfig,
-    "model": ModelConfig,
-    "objective": ObjectiveConfig,
-    "fit": FitConfig,
-    "recalibration": RecalibrationConfig,
-    "crossfit": CrossfitConfig,
-}
 
 
 def _check_crossfit(config: RunConfig) -> None:

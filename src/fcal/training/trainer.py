@@ -202,15 +202,7 @@ def _quiet() -> Iterator[None]:
 
 
 class TrainingModule(LightningModule):  # type: ignore[misc]
-    """Trains a model by an objective, with a record from which training can be resumed.
-
-    Args:
-        model: Returns a distribution or a tensor.
-        objective: Maps model and batch to named terms.
-        config: How to train.
-        record: Where to start.
-        steps: Number of optimizer steps of the whole training.
-    """
+    """Trains a model by an objective for a number of steps, with a record from which training can be resumed."""
 
     def __init__(self, model: nn.Module, objective: Objective, config: FitConfig, record: Record, steps: int) -> None:
         super().__init__()
