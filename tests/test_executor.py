@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fcal._executor import Job, WorkerError, executor, take_job
+from fcal._executor import Executor, Job, WorkerError, take_job
 
 
 def killed_once(folder):
@@ -33,7 +33,7 @@ def slow(value):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_results_and_errors_come_back_with_their_jobs(workers):
-    with executor(workers) as pool:
+    with Executor(workers) as pool:
         powers = {pool.submit(pow, 2, power): 2**power for power in range(5)}
         bad = pool.submit(divmod, 1, 0)
         finished = list(pool.as_completed())
@@ -45,7 +45,7 @@ def test_results_and_errors_come_back_with_their_jobs(workers):
 
 def test_function_that_nobody_can_import_is_sent_by_value():
     offset = 3
-    with executor(2) as pool:
+    with Executor(2) as pool:
         jobs = [pool.submit(lambda x: (os.getpid(), x + offset), number) for number in range(2)]
         list(pool.as_completed())
     assert [job.result()[1] for job in jobs] == [3, 4]
@@ -53,7 +53,7 @@ def test_function_that_nobody_can_import_is_sent_by_value():
 
 
 def test_job_whose_worker_was_killed_is_tried_again_in_a_new_process(tmp_path):
-    with executor(2) as pool:
+    with Executor(2) as pool:
         again, other = pool.submit(killed_once, str(tmp_path)), pool.submit(slow, 7)
         list(pool.as_completed())
     assert again.result() != os.getpid()
@@ -62,7 +62,7 @@ def test_job_whose_worker_was_killed_is_tried_again_in_a_new_process(tmp_path):
 
 
 def test_job_that_kills_every_worker_fails_and_the_others_go_on():
-    with executor(2) as pool:
+    with Executor(2) as pool:
         bad, good = pool.submit(killed), [pool.submit(slow, number) for number in range(3)]
         list(pool.as_completed())
     with pytest.raises(WorkerError, match=r"^its process was ended by signal 9 \(SIGKILL; out of memory\?\)$"):
@@ -72,7 +72,7 @@ def test_job_that_kills_every_worker_fails_and_the_others_go_on():
 
 
 def test_idle_worker_that_was_killed_is_replaced():
-    with executor(2) as pool:
+    with Executor(2) as pool:
         first = pool.submit(os.getpid)
         list(pool.as_completed())
         os.kill(first.result(), signal.SIGKILL)
@@ -83,7 +83,7 @@ def test_idle_worker_that_was_killed_is_replaced():
 
 
 def test_what_cannot_be_pickled_is_an_error_of_its_job():
-    with executor(2) as pool:
+    with Executor(2) as pool:
         bad, good = pool.submit(len, threading.Lock()), pool.submit(len, "abc")
         list(pool.as_completed())
     assert good.result() == 3
@@ -92,7 +92,7 @@ def test_what_cannot_be_pickled_is_an_error_of_its_job():
 
 
 def test_processes_end_with_the_block():
-    with executor(2) as pool:
+    with Executor(2) as pool:
         pids = [pool.submit(os.getpid) for _ in range(2)]
         list(pool.as_completed())
     for job in pids:
@@ -102,7 +102,7 @@ def test_processes_end_with_the_block():
 
 def test_exception_kills_the_workers_at_once():
     def interrupted():
-        with executor(2) as pool:
+        with Executor(2) as pool:
             pool.submit(time.sleep, 60)
             pool.start()
             raise KeyError
@@ -114,7 +114,7 @@ def test_exception_kills_the_workers_at_once():
 
 
 def test_jobs_run_by_priority_and_then_in_order():
-    with executor(1) as pool:
+    with Executor(1) as pool:
         for priority, name in ((2, "c"), (1, "a"), (2, "d"), (1, "b")):
             pool.submit(str, name, priority=priority)
         assert [job.result() for job in pool.as_completed()] == ["a", "b", "c", "d"]
@@ -135,14 +135,14 @@ def test_worker_prefers_its_own_data_and_leaves_the_data_of_others():
 )
 def test_bad_number_of_workers_is_refused(workers, error):
     with pytest.raises(error, match="expected `workers` "):
-        executor(workers)
+        Executor(workers)
 
 
 def test_processes_without_joblib_name_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "joblib.externals.loky", None)
     with pytest.raises(ImportError, match=r"^expected joblib for more than one worker; pip install 'fcal\[cli\]'$"):
-        executor(2)
-    with executor(1) as pool:
+        Executor(2)
+    with Executor(1) as pool:
         job = pool.submit(len, "abc")
         assert [job.result() for job in pool.as_completed()] == [3]
     assert job.result() == 3
@@ -150,10 +150,10 @@ def test_processes_without_joblib_name_what_to_install(monkeypatch):
 
 QUIET = """
 from heavy import work
-from fcal._executor import executor
+from fcal._executor import Executor
 
 if __name__ == "__main__":
-    with executor(workers=2) as pool:
+    with Executor(workers=2) as pool:
         jobs = [pool.submit(work) for _ in range(2)]
         list(pool.as_completed())
 """

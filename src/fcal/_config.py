@@ -1,6 +1,5 @@
 """TOML files as frozen dataclasses; unknown keys and values of a wrong type raise an error of one line."""
 
-import collections.abc
 import dataclasses
 import difflib
 import json
@@ -8,10 +7,8 @@ import math
 import os
 import re
 import tomllib
-import types
 import typing
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,7 +21,7 @@ _LONGEST_PATH = 500  # characters of the file and the dotted key in it
 
 
 def read_config(path: str | os.PathLike[str], kind: type[Config]) -> Config:
-    """Read a TOML file into a dataclass whose fields are scalars, lists, free tables or dataclasses.
+    """Read a TOML file into a dataclass whose fields are scalars, free tables or dataclasses.
 
     Args:
         path: The TOML file.
@@ -34,10 +31,6 @@ def read_config(path: str | os.PathLike[str], kind: type[Config]) -> Config:
         ValueError: The file is not TOML or larger than 1 MB, a key is unknown or missing, a value has the wrong type
             or is out of range, or a number is not finite.
     """
-    return config_from(_table(path), kind, source=str(path))
-
-
-def _table(path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         with Path(path).open("rb") as file:
             content = file.read(_LARGEST + 1)  # a device has no end
@@ -48,11 +41,12 @@ def _table(path: str | os.PathLike[str]) -> dict[str, Any]:
     if len(content) > _LARGEST:
         raise ValueError(f"expected `{path}` a config of at most {_LARGEST} bytes, got more")
     try:
-        return tomllib.loads(content.decode("utf-8-sig"))  # some editors write a byte order mark
+        table = tomllib.loads(content.decode("utf-8-sig"))  # some editors write a byte order mark
     except RecursionError:
         raise ValueError(f"expected `{path}` nested at most {_DEEPEST} deep, got more") from None
     except ValueError as error:  # not TOML, not UTF-8, or a number of thousands of digits
         raise ValueError(f"expected `{path}` to be TOML, got: {_cut(str(error), 200)}") from None
+    return config_from(table, kind, source=str(path))
 
 
 def config_from(table: dict[str, Any], kind: type[Config], *, source: str = "config") -> Config:
@@ -74,16 +68,11 @@ def config_from(table: dict[str, Any], kind: type[Config], *, source: str = "con
     for key in table:
         if key not in fields:
             raise ValueError(unknown_key(source, key, fields))
-    required = [
-        name
-        for name, field in fields.items()
-        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-    ]
-    for name in required:
-        if name not in table:
-            raise ValueError(
-                f"expected `{source}` to have the key {name!r}, got {', '.join(map(_shown, table)) or 'none'}"
-            )
+    for name, field in fields.items():
+        is_required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if is_required and name not in table:
+            keys = ", ".join(map(_shown, table)) or "none"
+            raise ValueError(f"expected `{source}` to have the key {name!r}, got {keys}")
     values = {key: _checked(value, hints[key], f"{source}: {key}") for key, value in table.items()}
     try:
         return kind(**values)
@@ -92,55 +81,62 @@ def config_from(table: dict[str, Any], kind: type[Config], *, source: str = "con
 
 
 def _checked(value: Any, kind: Any, name: str) -> Any:
-    """The value of a field, converted if TOML lacks its type; a value of another type is rejected."""
-    origin = typing.get_origin(kind)
-    if kind is Any:
-        check_plain(name, value)
-        return value
-    if origin in (typing.Union, types.UnionType):
-        return _checked_union(value, typing.get_args(kind), name)
-    if origin in (tuple, list):
-        return _checked_sequence(value, kind, name)
+    """The value of a field; an int may be a float, and any other value of another type is rejected."""
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        if isinstance(value, kind):
-            return value
         return config_from(_checked(value, dict, name), kind, source=name)
-    kind = dict if origin in (dict, collections.abc.Mapping) else kind
+    kind = typing.get_origin(kind) or kind  # dict[str, Any] is a dict
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         try:
             return float(value)
         except OverflowError:
             raise ValueError(f"expected `{name}` a finite number, got one of {len(str(value))} digits") from None
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise ValueError(f"expected `{name}` of type {_called(kind)}, got {_shown(value)}")
-    check_plain(name, value)
-    return value
+        raise ValueError(f"expected `{name}` of type {'table' if kind is dict else kind.__name__}, got {_shown(value)}")
+    try:
+        return plain(name, value)
+    except TypeError as error:  # a date of TOML
+        raise ValueError(str(error)) from None
 
 
-def check_plain(name: str, value: Any, depth: int = 0) -> None:
-    """Refuse numbers that are not finite, naming their dotted key, and values nested more than 50 deep.
+def plain(name: str, value: Any, depth: int = 0) -> Any:
+    """A copy of a value in JSON's own types; an error names the dotted path of any other value.
 
     Args:
         name: Its name in error messages.
-        value: A scalar, or lists and mappings of scalars.
+        value: None, booleans, numbers, strings, lists, tuples, and mappings with string keys.
         depth: Its depth in the value that it is part of.
 
+    Raises:
+        TypeError: It contains a value of another type.
+        ValueError: A number is not finite, or it is nested more than 50 deep.
+
     Example:
-        >>> check_plain("options", {"rates": [0.1, float("nan")]})
+        >>> plain("result", {"rows": [0.1, float("nan")]})
         Traceback (most recent call last):
         ...
-        ValueError: expected `options.rates[1]` a finite number, got nan
+        ValueError: expected `result.rows[1]` a finite number, got nan
     """
     if depth > _DEEPEST:
         raise ValueError(f"expected `{_cut(name, _LONGEST_PATH)}` nested at most {_DEEPEST} deep, got more")
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"expected `{_cut(name, _LONGEST_PATH)}` a finite number, got {value}")
-    if isinstance(value, collections.abc.Mapping):
-        for key, item in value.items():
-            check_plain(f"{name}.{key}", item, depth + 1)
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)  # the characters of a subclass such as a string enum
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError(f"expected `{_cut(name, _LONGEST_PATH)}` a finite number, got {value}")
+        return float(value)
     if isinstance(value, list | tuple):
-        for index, item in enumerate(value):
-            check_plain(f"{name}[{index}]", item, depth + 1)
+        return [plain(f"{name}[{i}]", item, depth + 1) for i, item in enumerate(value)]
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                raise TypeError(f"expected `{name}` with string keys, got {key!r}")
+        return {str.__str__(key): plain(f"{name}.{key}", item, depth + 1) for key, item in value.items()}
+    kinds = "a string, number, boolean, None, list or mapping"
+    raise TypeError(f"expected `{name}` {kinds}, got {type(value).__name__}")
 
 
 def _shown(value: Any) -> str:
@@ -155,34 +151,6 @@ def _cut(text: str, most: int = _LONGEST) -> str:
     return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
 
 
-def _checked_union(value: Any, kinds: tuple[Any, ...], name: str) -> Any:
-    if value is None and type(None) in kinds:
-        return None
-    others = [kind for kind in kinds if kind is not type(None)]
-    if len(others) == 1:
-        return _checked(value, others[0], name)
-    for kind in others:
-        with suppress(ValueError):
-            return _checked(value, kind, name)
-    raise ValueError(f"expected `{name}` of type {' or '.join(map(_called, others))}, got {_shown(value)}")
-
-
-def _checked_sequence(value: Any, kind: Any, name: str) -> Any:
-    origin, kinds = typing.get_origin(kind), typing.get_args(kind)
-    if not isinstance(value, list | tuple):
-        raise ValueError(f"expected `{name}` a list, got {_shown(value)}")
-    if origin is tuple and kinds[-1:] != (...,):
-        if len(value) != len(kinds):
-            raise ValueError(f"expected `{name}` with {len(kinds)} values, got {len(value)}")
-    else:
-        kinds = kinds[:1] * len(value)
-    return origin(_checked(x, k, f"{name}[{i}]") for i, (x, k) in enumerate(zip(value, kinds, strict=True)))
-
-
-def _called(kind: Any) -> str:
-    return "table" if kind is dict else getattr(kind, "__name__", str(kind))
-
-
 def as_plain(config: Any) -> Any:
     """A config as dictionaries, lists and scalars, to be written, compared or hashed.
 
@@ -195,7 +163,7 @@ def as_plain(config: Any) -> Any:
     """
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
         return {field.name: as_plain(getattr(config, field.name)) for field in dataclasses.fields(config)}
-    if isinstance(config, collections.abc.Mapping):
+    if isinstance(config, Mapping):
         return {str(key): as_plain(value) for key, value in config.items()}
     if isinstance(config, list | tuple):
         return [as_plain(value) for value in config]
@@ -223,38 +191,26 @@ def with_overrides(config: Config, assignments: Sequence[str]) -> Config:
         >>> with_overrides(Run(), ["steps=5", "name=b"])
         Run(steps=5, name='b')
     """
-    plain = as_plain(config)
+    table = as_plain(config)
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
         if not equals or not key.strip():
             raise ValueError(f"expected `--set` of the form key=value, got {_shown(assignment)}")
-        _assign(plain, config, key.strip().split("."), _value(text.strip()))
-    return config_from(_without_none(plain), type(config), source="config")
+        _assign(table, key.strip().split("."), _value(text.strip()))
+    return config_from(_without_none(table), type(config), source="config")
 
 
-def _assign(plain: dict[str, Any], kind: Any, path: list[str], value: Any) -> None:
+def _assign(table: dict[str, Any], path: list[str], value: Any) -> None:
     *outer, last = path
     if len(outer) > _DEEPEST:
         raise ValueError(f"expected `--set` with a key nested at most {_DEEPEST} deep, got {len(outer)}")
-    for depth, name in enumerate(outer):
-        kind, table = _member(kind, name, path[:depth]), plain.get(name)
-        if table is None:
-            table = plain[name] = {}
+    for depth, name in enumerate(outer, start=1):
+        if table.get(name) is None:
+            table[name] = {}
+        table = table[name]
         if not isinstance(table, dict):
-            raise ValueError(f"expected `{'.'.join(path[: depth + 1])}` a table, got {_shown(table)}")
-        plain = table
-    _member(kind, last, outer)
-    plain[last] = value
-
-
-def _member(config: Any, name: str, path: list[str]) -> Any:
-    """The value of a key; the keys of free tables are not checked."""
-    if not dataclasses.is_dataclass(config):
-        return None
-    known = [field.name for field in dataclasses.fields(config)]
-    if name not in known:
-        raise ValueError(unknown_key(".".join(["config", *path]), name, known))
-    return getattr(config, name)
+            raise ValueError(f"expected `{'.'.join(path[:depth])}` a table, got {_shown(table)}")
+    table[last] = value
 
 
 def unknown_key(source: str, key: str, known: Iterable[str]) -> str:
@@ -280,11 +236,11 @@ def _value(text: str) -> Any:
     return table["value"] if list(table) == ["value"] else text
 
 
-def _without_none(plain: Any) -> Any:
+def _without_none(table: Any) -> Any:
     """A table without the keys whose value is None, which TOML lacks."""
-    if isinstance(plain, dict):
-        return {key: _without_none(value) for key, value in plain.items() if value is not None}
-    return plain
+    if isinstance(table, dict):
+        return {key: _without_none(value) for key, value in table.items() if value is not None}
+    return table
 
 
 def to_toml(config: Any) -> str:
@@ -319,34 +275,30 @@ def _key(key: str) -> str:
 
 
 def _literal(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, list):
         return f"[{', '.join(map(_literal, value))}]"
     if isinstance(value, dict):
         return "{" + ", ".join(f"{_key(key)} = {_literal(item)}" for key, item in value.items()) + "}"
-    return repr(value)
+    if isinstance(value, float):
+        return repr(value)  # JSON would write Infinity
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def difference(config: Any, other: Any) -> tuple[str, Any, Any] | None:
+def difference(config: Any, other: Any, path: tuple[str, ...] = ()) -> tuple[str, Any, Any] | None:
     """The first dotted key in which two configs differ, with both values; None if they are equal.
 
     Args:
         config: A dataclass, or its :func:`as_plain`.
         other: Likewise; a missing key counts as None.
+        path: Keys of the tables that hold them.
 
     Example:
         >>> difference({"fit": {"epochs": 3}}, {"fit": {"epochs": 4}})
         ('fit.epochs', 3, 4)
     """
-    return _difference(as_plain(config), as_plain(other), ())
-
-
-def _difference(value: Any, other: Any, path: tuple[str, ...]) -> tuple[str, Any, Any] | None:
-    if isinstance(value, dict) and isinstance(other, dict):
-        differences = (_difference(value.get(key), other.get(key), (*path, key)) for key in {**value, **other})
-        return next((difference for difference in differences if difference is not None), None)
-    same = type(value) is type(other) and (value == other or (value != value and other != other))
-    return None if same else (".".join(path), value, other)
+    config, other = as_plain(config), as_plain(other)
+    if isinstance(config, dict) and isinstance(other, dict):
+        differences = (difference(config.get(key), other.get(key), (*path, key)) for key in {**config, **other})
+        return next((changed for changed in differences if changed is not None), None)
+    same = type(config) is type(other) and (config == other or (config != config and other != other))
+    return None if same else (".".join(path), config, other)

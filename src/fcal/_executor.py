@@ -1,8 +1,6 @@
 """Calls of functions, one after another in this process or several at a time in worker processes."""
 
-import abc
 import atexit
-import bisect
 import contextlib
 import gc
 import os
@@ -14,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from typing import Any
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -28,43 +25,41 @@ class WorkerError(RuntimeError):
     """A worker process ended before its job did."""
 
 
-@dataclass(eq=False)
-class Job:
-    """A submitted call of a function."""
+class Job(Future[Any]):
+    """A submitted call of a function; ``result()`` returns what the function returned or raises what it raised.
 
-    function: Callable[..., Any]
-    args: tuple[Any, ...]
-    affinity: str | None = None
-    priority: int = 0
-    tries: int = 0
-    value: Any = None
-    error: BaseException | None = None
+    It raises a ``WorkerError`` if its worker process was killed, also when it was tried again, and a
+    ``pickle.PicklingError`` if the function, its arguments or its result cannot be sent between processes.
+    """
 
-    def result(self) -> Any:
-        """What the function returned, once the job is finished.
-
-        Raises:
-            Exception: What the function raised.
-            WorkerError: Its worker process was killed, also when it was tried again.
-            pickle.PicklingError: The function, its arguments or its result cannot be sent between processes.
-        """
-        if self.error is not None:
-            raise self.error
-        return self.value
+    def __init__(
+        self, function: Callable[..., Any], args: tuple[Any, ...], affinity: str | None = None, priority: int = 0
+    ) -> None:
+        super().__init__()
+        self.function, self.args, self.affinity, self.priority = function, args, affinity, priority
+        self.tries = 0
 
 
-class Executor(abc.ABC):
+class Executor:
     """Runs submitted jobs. On leaving the block all workers are gone; after an exception they are killed.
 
+    Args:
+        workers: Number of processes, started when first needed; 1 runs all jobs in this process.
+
+    Raises:
+        ImportError: More than one worker needs joblib.
+
     Example:
-        >>> with executor(workers=1) as pool:
+        >>> with Executor(workers=1) as pool:
         ...     jobs = [pool.submit(pow, 2, power) for power in range(3)]
         ...     print([job.result() for job in pool.as_completed()])
         [1, 2, 4]
     """
 
-    def __init__(self) -> None:
+    def __init__(self, workers: int) -> None:
+        check_workers(workers)
         self._queue: list[Job] = []
+        self._workers = [_Worker()] if workers == 1 else [_ProcessWorker() for _ in range(workers)]
 
     def submit(self, function: Callable[..., Any], *args: Any, affinity: str | None = None, priority: int = 0) -> Job:
         """Queue ``function(*args)``.
@@ -76,21 +71,42 @@ class Executor(abc.ABC):
             priority: Jobs with a lower number run first; of the same number, those submitted first.
         """
         job = Job(function, args, affinity, priority)
-        bisect.insort(self._queue, job, key=_priority)
+        self._queue.append(job)
         return job
 
     @property
-    @abc.abstractmethod
     def running(self) -> list[Job]:
         """Jobs that have been started and are not finished."""
+        return [worker.job for worker in self._workers if worker.job is not None]
 
-    @abc.abstractmethod
     def start(self) -> None:
-        """Start queued jobs on idle workers."""
+        """Give queued jobs to idle workers; new processes are started last."""
+        for worker in sorted(self._workers, key=lambda worker: not worker.is_started):
+            if worker.job is None and self._queue:
+                elsewhere = {other.affinity for other in self._workers if other is not worker}
+                worker.start(take_job(self._queue, worker.affinity, elsewhere))
 
-    @abc.abstractmethod
     def completed(self, timeout: float | None = None) -> list[Job]:
-        """Start queued jobs, wait until a job finishes or ``timeout`` seconds pass, and return the finished ones."""
+        """Start queued jobs, wait until a job finishes or ``timeout`` seconds pass, and return the finished ones.
+
+        A job whose process was killed goes to a new process; it is finished if that is killed too.
+        """
+        self.start()
+        busy = {worker.future(): worker for worker in self._workers if worker.job is not None}
+        if not busy:
+            time.sleep(timeout or 0.0)
+        finished = []
+        for future in wait(busy, timeout, FIRST_COMPLETED).done:
+            job, error = busy[future].collect(future)
+            if isinstance(error, WorkerError) and job.tries < _TRIES:
+                self._queue.insert(0, job)
+                continue
+            if error is None:
+                job.set_result(future.result())
+            else:
+                job.set_exception(error)
+            finished.append(job)
+        return finished
 
     def as_completed(self) -> Iterator[Job]:
         """All submitted jobs, each as it finishes."""
@@ -102,21 +118,10 @@ class Executor(abc.ABC):
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._queue.clear()
-        self.close(kill=kind is not None)
-
-    @abc.abstractmethod
-    def close(self, *, kill: bool) -> None:
-        """End all workers, at once or after their jobs."""
-
-
-def executor(workers: int) -> Executor:
-    """An executor that runs at most ``workers`` jobs at a time; one worker is this process itself.
-
-    Raises:
-        ImportError: More than one worker needs joblib.
-    """
-    check_workers(workers)
-    return SerialExecutor() if workers == 1 else ProcessExecutor(workers)
+        # A second Ctrl-C leaves no process behind.
+        ignored = signal_handler(signal.SIGINT, signal.SIG_IGN)
+        with ignored, ThreadPoolExecutor(len(self._workers)) as threads:
+            list(threads.map(lambda worker: worker.close(kill=kind is not None), self._workers))
 
 
 def check_workers(workers: int) -> None:
@@ -127,163 +132,96 @@ def check_workers(workers: int) -> None:
         raise ValueError(f"expected `workers` within [1, {_MOST_WORKERS}], got {workers}")
 
 
-class SerialExecutor(Executor):
-    """Runs jobs in this process."""
+def take_job(queue: list[Job], affinity: str | None, elsewhere: Collection[str | None] = ()) -> Job:
+    """Remove a job from a queue: of the worker's affinity, else of no other worker's, else any; then by priority."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._job: Job | None = None
-        self._affinity: str | None = None
+    def rank(job: Job) -> tuple[bool, bool, int]:
+        has_data = job.affinity is not None
+        return not (has_data and job.affinity == affinity), has_data and job.affinity in elsewhere, job.priority
 
-    @property
-    def running(self) -> list[Job]:
-        """The job that runs next."""
-        return [] if self._job is None else [self._job]
-
-    def start(self) -> None:
-        """Choose the job that runs next."""
-        if self._job is None and self._queue:
-            self._job = take_job(self._queue, self._affinity)
-            self._affinity = self._job.affinity
-
-    def completed(self, timeout: float | None = None) -> list[Job]:  # noqa: ARG002 - nothing can interrupt the job
-        """Run one job."""
-        self.start()
-        job, self._job = self._job, None
-        if job is None:
-            return []
-        try:
-            job.value = job.function(*job.args)
-        except Exception as error:  # raised again by `result`
-            job.error = error
-        return [job]
-
-    def close(self, *, kill: bool) -> None:
-        """Nothing to end."""
+    job = min(queue, key=rank)
+    queue.remove(job)
+    return job
 
 
 class _Worker:
-    """A process pool of size one, so that a killed process takes no other job with it.
-
-    Attributes:
-        job: The job that it runs, or None.
-        affinity: That of its last job.
-        future: Result of the job in the pool.
-    """
+    """Runs jobs in this process, one at a time."""
 
     def __init__(self) -> None:
+        self.is_started = True
         self.job: Job | None = None
-        self.affinity: str | None = None
-        self.future: Future[Any] = Future()
-        self._pool: Any = None
+        self.affinity: str | None = None  # of its last job
 
-    @property
-    def is_started(self) -> bool:
-        return self._pool is not None
-
-    def run(self, job: Job) -> None:
-        from joblib.externals.loky.process_executor import BrokenProcessPool, ProcessPoolExecutor
-
-        job.tries += 1
-        with _uninterrupted():  # the new process inherits it: Ctrl-C is handled by its parent
-            try:
-                if self._pool is None:
-                    env = dict.fromkeys(_THREADS, "1")
-                    self._pool = ProcessPoolExecutor(1, initializer=_prepare_worker, initargs=(os.getpid(),), env=env)
-                self.future = self._pool.submit(_call, job.function, *job.args)
-            except BrokenProcessPool as error:  # killed while it was idle
-                self.future = Future()
-                self.future.set_exception(error)
+    def start(self, job: Job) -> None:
         self.job, self.affinity = job, job.affinity
+        job.tries += 1
 
-    def collect(self) -> Job:
-        """The finished job."""
-        from joblib.externals.loky.process_executor import BrokenProcessPool, TerminatedWorkerError
+    def future(self) -> Future[Any]:
+        """Outcome of the job; here it runs now."""
+        assert self.job is not None
+        future: Future[Any] = Future()
+        try:
+            future.set_result(self.job.function(*self.job.args))
+        except Exception as error:  # raised again by `Job.result`
+            future.set_exception(error)
+        return future
 
-        job, error = self.job, self.future.exception()
-        assert job is not None
-        self.job = None
-        if isinstance(error, BrokenProcessPool):
-            self.close(kill=True)
-        if isinstance(error, TerminatedWorkerError):
-            job.error = WorkerError(_exit_reason(str(error)))
-        elif isinstance(error, BrokenProcessPool | pickle.PicklingError):
-            trace = [line for line in str(error.__cause__ or error).splitlines() if line.strip('"')]
-            job.error = pickle.PicklingError(trace[-1] if trace else str(error))
-        elif error is not None:
-            job.error = error
-        else:
-            job.value = self.future.result()
-        return job
+    def collect(self, future: Future[Any]) -> tuple[Job, BaseException | None]:
+        """The finished job and its error; the worker is idle again."""
+        assert self.job is not None
+        job, self.job = self.job, None
+        return job, future.exception()
 
     def close(self, *, kill: bool) -> None:
-        pool, self._pool, self.affinity = self._pool, None, None
-        if pool is not None:
-            pool.shutdown(wait=True, kill_workers=kill)
+        """End the process, at once or after its job."""
 
 
-class ProcessExecutor(Executor):
-    """Runs jobs in processes of joblib's loky, with one thread each for torch and BLAS; started when first needed."""
+class _ProcessWorker(_Worker):
+    """A pool of joblib's loky with one process, so that a killed process takes no other job with it."""
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self) -> None:
         super().__init__()
+        self.is_started = False
         try:
-            import joblib.externals.loky  # noqa: F401
+            from joblib.externals.loky import process_executor
         except ModuleNotFoundError:
             raise ImportError("expected joblib for more than one worker; pip install 'fcal[cli]'") from None
-        self._workers = [_Worker() for _ in range(workers)]
+        self._loky = process_executor
+        self._pool: Any = None
+        self._future: Future[Any] = Future()
 
-    @property
-    def running(self) -> list[Job]:
-        """Jobs that a process has."""
-        return [worker.job for worker in self._workers if worker.job is not None]
+    def start(self, job: Job) -> None:
+        super().start(job)
+        self.is_started = True
+        with signal_handler(signal.SIGINT, signal.SIG_IGN):  # a new process inherits it: its parent handles Ctrl-C
+            try:
+                if self._pool is None:
+                    options = {"initializer": _prepare_worker, "initargs": (os.getpid(),)}
+                    self._pool = self._loky.ProcessPoolExecutor(1, env=dict.fromkeys(_THREADS, "1"), **options)
+                self._future = self._pool.submit(_call, job.function, *job.args)
+            except self._loky.BrokenProcessPool as error:  # killed while it was idle
+                self._future = Future()
+                self._future.set_exception(error)
 
-    def start(self) -> None:
-        """Give queued jobs to idle processes; new ones are started last."""
-        for worker in sorted(self._workers, key=lambda worker: not worker.is_started):
-            if worker.job is None and self._queue:
-                elsewhere = {other.affinity for other in self._workers if other is not worker}
-                worker.run(take_job(self._queue, worker.affinity, elsewhere))
+    def future(self) -> Future[Any]:
+        return self._future
 
-    def completed(self, timeout: float | None = None) -> list[Job]:
-        """Wait for a job; one whose process was killed goes to a new process and is reported if that is killed too."""
-        self.start()
-        busy = {worker.future: worker for worker in self._workers if worker.job is not None}
-        if not busy:
-            time.sleep(timeout or 0.0)
-        finished = []
-        for future in wait(busy, timeout, FIRST_COMPLETED).done:
-            job = busy[future].collect()
-            if isinstance(job.error, WorkerError) and job.tries < _TRIES:
-                job.error = None
-                bisect.insort_left(self._queue, job, key=_priority)
-            else:
-                finished.append(job)
-        return finished
+    def collect(self, future: Future[Any]) -> tuple[Job, BaseException | None]:
+        job, error = super().collect(future)
+        if isinstance(error, self._loky.BrokenProcessPool):
+            self.close(kill=True)
+        if isinstance(error, self._loky.TerminatedWorkerError):
+            return job, WorkerError(_exit_reason(str(error)))
+        if isinstance(error, self._loky.BrokenProcessPool | pickle.PicklingError):
+            trace = [line for line in str(error.__cause__ or error).splitlines() if line.strip('"')]
+            return job, pickle.PicklingError(trace[-1] if trace else str(error))
+        return job, error
 
     def close(self, *, kill: bool) -> None:
-        """End all processes; a second Ctrl-C does not leave any behind."""
-        with _uninterrupted(), ThreadPoolExecutor(len(self._workers)) as threads:
-            list(threads.map(lambda worker: worker.close(kill=kill), self._workers))
-
-
-def _priority(job: Job) -> int:
-    return job.priority
-
-
-def take_job(queue: list[Job], affinity: str | None, elsewhere: Collection[str | None] = ()) -> Job:
-    """Remove a job from a queue: one of the worker's affinity, or one of no other worker's, or the first.
-
-    Args:
-        queue: Queued jobs, at least one.
-        affinity: That of the worker's last job.
-        elsewhere: Affinities of the other workers.
-    """
-    near = [job for job in queue if affinity is not None and job.affinity == affinity]
-    free = [job for job in queue if job.affinity is None or job.affinity not in elsewhere]
-    job = (near or free or queue)[0]
-    queue.remove(job)
-    return job
+        pool, self._pool = self._pool, None
+        self.affinity, self.is_started = None, False
+        if pool is not None:
+            pool.shutdown(wait=True, kill_workers=kill)
 
 
 def keep_freed_memory() -> None:
@@ -313,16 +251,16 @@ def one_torch_thread() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Ignore Ctrl-C for a moment; only the main thread may."""
+def signal_handler(number: signal.Signals, handler: Any) -> Iterator[None]:
+    """Handle a signal differently during the block; only the main thread can, in others nothing changes."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = signal.signal(number, handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(number, before)
 
 
 def _prepare_worker(parent: int) -> None:

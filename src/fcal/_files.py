@@ -193,7 +193,11 @@ def write_artifact(path: str | os.PathLike[str], content: bytes) -> None:
 
 def is_whole(path: str | os.PathLike[str]) -> bool:
     """Whether a file exists and has the checksum beside it."""
-    return _damage(Path(path)) is None
+    try:
+        _verified(Path(path))
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def read_artifact(path: str | os.PathLike[str]) -> bytes | None:
@@ -210,16 +214,23 @@ def read_artifact(path: str | os.PathLike[str]) -> bytes | None:
     """
     path = Path(path)
     try:
-        content = path.read_bytes()
-        if _expected_sum(path) == hashlib.sha256(content).hexdigest():
-            return content
-    except FileNotFoundError:
+        return _verified(path)
+    except FileNotFoundError as error:
         if not path.exists():
             return None
-    except OSError:  # a folder of this name, or an unreadable file: the warning says which
-        pass
-    warnings.warn(f"the artifact {path} is not used: {_damage(path) or 'it was damaged'}", UserWarning, stacklevel=2)
+        reason = f"{Path(error.filename).name} is missing"
+    except (OSError, ValueError) as error:  # a folder of this name, or an unreadable or damaged file
+        reason = getattr(error, "strerror", None) or str(error)
+    warnings.warn(f"the artifact {path} is not used: {reason}", UserWarning, stacklevel=2)
     return None
+
+
+def _verified(path: Path) -> bytes:
+    checksum = _sidecar(path).read_bytes()[:64]
+    content = path.read_bytes()
+    if hashlib.sha256(content).hexdigest().encode() != checksum:
+        raise ValueError("its checksum does not fit")
+    return content
 
 
 def save_tensors(path: str | os.PathLike[str], tensors: Mapping[str, "Tensor"]) -> None:
@@ -264,20 +275,6 @@ def load_tensors(path: str | os.PathLike[str]) -> dict[str, "Tensor"] | None:
     except SafetensorError as error:
         warnings.warn(f"the artifact {path} is not used: {error}", UserWarning, stacklevel=2)
         return None
-
-
-def _damage(path: Path) -> str | None:
-    """Why a file cannot be used, or None."""
-    try:
-        return None if _expected_sum(path) == sha256_of(path) else "its checksum does not fit"
-    except FileNotFoundError as error:
-        return f"{Path(error.filename).name} is missing"
-    except OSError as error:
-        return str(error.strerror)
-
-
-def _expected_sum(path: Path) -> str:
-    return _sidecar(path).read_bytes()[:64].decode("ascii", errors="replace")
 
 
 def _sidecar(path: Path) -> Path:

@@ -342,7 +342,7 @@ def test_error_after_a_checkpoint_removes_nothing(tmp_path):
     models.register("later", Later)
     with pytest.raises(ValueError, match="better weather"):
         train(config(tmp_path, "model.name=later", "fit.checkpoint_every_steps=2"), tmp_path / "run", progress=False)
-    assert read_checkpoint(tmp_path / "run/training/checkpoint.json")["fcal"]["record"]["step"] == 4
+    assert read_checkpoint(tmp_path / "run/training/checkpoint.fcal")["fcal"]["record"]["step"] == 4
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
@@ -415,7 +415,7 @@ def test_error_of_a_value_out_of_range_names_its_table(tmp_path):
 
 
 def interrupted(folder: Path) -> Path:
-    """The manifest of a checkpoint in mid-training."""
+    """A checkpoint in mid-training."""
 
     def stops(model, batch):
         stops.left -= 1
@@ -426,7 +426,7 @@ def interrupted(folder: Path) -> Path:
     stops.left = 6
     with pytest.raises(KeyError):
         fit(net(), stops, wave(40), None, replace(SHORT, checkpoint_every_steps=2), folder=folder)
-    return folder / "checkpoint.json"
+    return folder / "checkpoint.fcal"
 
 
 def resumed(folder: Path, named: str = "stops"):
@@ -435,17 +435,6 @@ def resumed(folder: Path, named: str = "stops"):
 
     stops.__qualname__ = "interrupted.<locals>.stops" if named == "stops" else named
     return fit(net(), stops, wave(40), None, replace(SHORT, checkpoint_every_steps=2), folder=folder, resume=True)
-
-
-def test_checkpoint_without_its_manifest_is_refused_and_kept(tmp_path):
-    note = interrupted(tmp_path)
-    (whole,) = tmp_path.glob("*.ckpt")
-    note.unlink()
-    with pytest.raises(ValueError, match=rf"expected .*checkpoint.json to resume from, got none beside {whole.name}"):
-        resumed(tmp_path)
-    assert whole.exists()
-    whole.unlink()
-    assert resumed(tmp_path).step_count == 10
 
 
 def test_folder_of_another_objective_is_refused(tmp_path):
@@ -486,10 +475,10 @@ def test_description_of_an_objective_depends_on_its_config_alone():
     ],
 )
 def test_edited_checkpoint_with_a_valid_checksum_is_refused(tmp_path, change):
-    note = interrupted(tmp_path)
-    saved = read_checkpoint(note)
+    path = interrupted(tmp_path)
+    saved = read_checkpoint(path)
     change(saved)
-    CheckedIO().save_checkpoint(saved, note)
+    CheckedIO().save_checkpoint(saved, path)
     with pytest.raises(ValueError, match="damaged"):
         resumed(tmp_path)
 
@@ -498,14 +487,15 @@ def test_edited_checkpoint_with_a_valid_checksum_is_refused(tmp_path, change):
 def test_garbage_with_a_valid_checksum_is_refused(tmp_path, content):
     import hashlib
 
-    note = tmp_path / "checkpoint.json"
-    (tmp_path / "checkpoint-x.ckpt").write_bytes(content)
-    note.write_text(json.dumps({"file": "checkpoint-x.ckpt", "sha256": hashlib.sha256(content).hexdigest()}))
-    with pytest.raises(ValueError, match="checkpoint-x.ckpt a checkpoint, got one that is damaged"):
-        read_checkpoint(note)
-    note.write_text("[" * 100_000)
-    with pytest.raises(ValueError, match="the manifest of a checkpoint, got a damaged one"):
-        read_checkpoint(note)
+    path = tmp_path / "checkpoint.fcal"
+    path.write_bytes(hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
+    with pytest.raises(ValueError, match="checkpoint.fcal a checkpoint, got one that is damaged"):
+        read_checkpoint(path)
+
+
+def test_missing_checkpoint_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="expected a checkpoint .*checkpoint.fcal, got: No such file or directory"):
+        read_checkpoint(tmp_path / "checkpoint.fcal")
 
 
 # -- arguments in Python

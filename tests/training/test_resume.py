@@ -87,7 +87,7 @@ def assert_same(one, two, path="") -> None:
 
 def comparable(folder: Path) -> dict:
     """The content of a checkpoint without the duration and the counters of Lightning's loops."""
-    saved = read_checkpoint(folder / "checkpoint.json")
+    saved = read_checkpoint(folder / "checkpoint.fcal")
     saved["fcal"]["record"].pop("seconds")
     saved.pop("loops")
     return saved
@@ -183,26 +183,27 @@ def test_folder_with_a_training_needs_resume(uninterrupted):
         run(uninterrupted[2])
 
 
-@pytest.mark.parametrize("where", ["checkpoint", "note"])
+@pytest.mark.parametrize("where", ["checksum", "end of the checksum", "content", "last byte"])
 def test_one_flipped_bit_is_refused(tmp_path, where):
     with pytest.raises(Interrupted):
         run(tmp_path, callbacks=[Interrupt(6, "train")])
-    (whole,) = tmp_path.glob("checkpoint-*.ckpt")
-    path = whole if where == "checkpoint" else tmp_path / "checkpoint.json"
+    (path,) = tmp_path.glob("checkpoint*")
     content = bytearray(path.read_bytes())
-    content[len(content) * 2 // 3] ^= 1
+    flipped = {"checksum": 0, "end of the checksum": 64, "content": len(content) * 2 // 3, "last byte": -1}
+    content[flipped[where]] ^= 1
     path.write_bytes(content)
-    with pytest.raises(ValueError, match="the file is damaged|got one that is damaged|got: No such file"):
+    with pytest.raises(ValueError, match=r"checkpoint.fcal with the checksum in its first line, got another: the file"):
         run(tmp_path, resume=True)
 
 
-def test_checkpoint_without_its_file_is_refused(tmp_path):
+def test_truncated_checkpoint_is_refused(tmp_path):
     with pytest.raises(Interrupted):
         run(tmp_path, callbacks=[Interrupt(6, "train")])
-    (whole,) = tmp_path.glob("checkpoint-*.ckpt")
-    whole.unlink()
-    with pytest.raises(ValueError, match=r"expected a checkpoint .*json, got: No such file or directory \(.*ckpt\)"):
-        run(tmp_path, resume=True)
+    path = tmp_path / "checkpoint.fcal"
+    for size in (path.stat().st_size // 2, 64, 0):
+        path.write_bytes(path.read_bytes()[:size])
+        with pytest.raises(ValueError, match="the file is damaged"):
+            run(tmp_path, resume=True)
 
 
 def test_full_disk_leaves_the_last_checkpoint(uninterrupted, tmp_path, monkeypatch):
@@ -218,7 +219,7 @@ def test_full_disk_leaves_the_last_checkpoint(uninterrupted, tmp_path, monkeypat
     with pytest.raises(OSError, match="No space left"):
         run(tmp_path)
     monkeypatch.undo()
-    assert read_checkpoint(tmp_path / "checkpoint.json")["fcal"]["record"]["step"] == 5
+    assert read_checkpoint(tmp_path / "checkpoint.fcal")["fcal"]["record"]["step"] == 5
     again, resumed = run(tmp_path, resume=True)
     assert resumed.history == uninterrupted[1].history
     assert_same(again.state_dict(), uninterrupted[0].state_dict())
@@ -277,7 +278,7 @@ for name in sys.argv[2:]:
 def killed(tmp_path_factory) -> tuple[Path, dict[str, int], str]:
     folder = tmp_path_factory.mktemp("killed")
     (folder / "config.toml").write_text(f"{toys.CONFIG}checkpoint_every_steps = 1\n[data.options]\nrows = 60\n")
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent.parent), *sys.path])}
     run = subprocess.run(
         [sys.executable, "-c", KILLED, str(folder), "SIGKILL", "SIGTERM", "SIGINT"],
         capture_output=True, text=True, check=True, env=environment, timeout=120,
@@ -296,7 +297,7 @@ def test_killed_process_has_the_exit_code_of_its_signal(killed):
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGINT"])
 def test_killed_run_goes_on_and_equals_an_uninterrupted_one(killed, tmp_path, name):
     folder = killed[0]
-    step = read_checkpoint(folder / name / "training" / "checkpoint.json")["fcal"]["record"]["step"]
+    step = read_checkpoint(folder / name / "training" / "checkpoint.fcal")["fcal"]["record"]["step"]
     assert step == 6, "it was killed in its seventh step"
     assert main(["train", str(folder / "config.toml"), "--out", str(folder / name), "--resume"]) == 0
     assert main(["train", str(folder / "config.toml"), "--out", str(tmp_path / "whole")]) == 0

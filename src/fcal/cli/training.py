@@ -84,7 +84,7 @@ def _train(config: RunConfig, folder: Path, arguments: Namespace) -> "Run":
     except SystemExit as error:  # raised by the network or the data: the run is not finished, whatever the code
         raise RuntimeError(f"expected a training that ends by itself, got sys.exit({error.code!r})") from error
     except KeyboardInterrupt:
-        has_checkpoint = any((folder / TRAINING).rglob("checkpoint.json"))
+        has_checkpoint = any((folder / TRAINING).rglob("checkpoint.fcal"))
         remedy = (
             "; the same command with --resume continues from the last checkpoint"
             if has_checkpoint

@@ -13,7 +13,7 @@ from torch.distributions import Distribution
 from torch.utils.data import Subset
 
 from fcal._checks import check_number
-from fcal._executor import Job, check_workers, executor
+from fcal._executor import Executor, Job, check_workers
 from fcal.crossfitting.recentering import has_location, location_of
 from fcal.distributions.family import Law, law_of
 from fcal.distributions.functional import cat, index_select, with_parameters
@@ -71,7 +71,7 @@ def run_fits(
         3
     """
     check_workers(workers)
-    with executor(min(workers, len(jobs))) as pool:
+    with Executor(min(workers, len(jobs))) as pool:
         submitted = [pool.submit(job) for job in jobs]
         for job in pool.as_completed():
             model = _result(job)
@@ -79,7 +79,7 @@ def run_fits(
                 raise TypeError(f"expected `fit` to return a model to call, got {type(model).__name__}")
             if check is not None:
                 check(model)
-    return [job.value for job in submitted]
+    return [job.result() for job in submitted]
 
 
 def _result(job: Job) -> Any:

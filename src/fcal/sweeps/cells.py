@@ -2,15 +2,15 @@
 
 import hashlib
 import json
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
+from fcal._config import plain
+
 _DIGITS = 20
-_DEEPEST = 50
 _EXACT = 2**53  # whole floats below it are exactly an int
 _LONGEST_SLUG = 40
 
@@ -139,50 +139,6 @@ def plain_config(config: Mapping[str, Any]) -> dict[str, Any]:
         raise TypeError(f"expected `config` a mapping, got {type(config).__name__}")
     copy: dict[str, Any] = plain("config", config)
     return copy
-
-
-def plain(name: str, value: Any, depth: int = 0) -> Any:
-    """A copy of a value in JSON's own types.
-
-    Args:
-        name: Its name in error messages.
-        value: None, booleans, numbers, strings, lists, tuples, and mappings with string keys.
-        depth: Its depth in the value that it is part of.
-
-    Raises:
-        TypeError: It contains a value of another type.
-        ValueError: A number is not finite, or it is nested too deeply.
-
-    Example:
-        >>> plain("result", {"rows": [0.1, float("nan")]})
-        Traceback (most recent call last):
-        ...
-        ValueError: expected `result.rows[1]` a finite number, got nan
-    """
-    if depth > _DEEPEST:
-        raise ValueError(f"expected `{name[:80]}` nested at most {_DEEPEST} deep, got more")
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, str):
-        return str.__str__(value)  # the characters of a subclass such as a string enum
-    if isinstance(value, int):
-        return int(value)
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise ValueError(f"expected `{name}` a finite number, got {value}")
-        return float(value)
-    if isinstance(value, list | tuple):
-        return [plain(f"{name}[{i}]", item, depth + 1) for i, item in enumerate(value)]
-    if isinstance(value, Mapping):
-        return {_text(name, k): plain(f"{name}.{k}", item, depth + 1) for k, item in value.items()}
-    kinds = "a string, number, boolean, None, list or mapping"
-    raise TypeError(f"expected `{name}` {kinds}, got {type(value).__name__}")
-
-
-def _text(name: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"expected `{name}` with string keys, got {value!r}")
-    return str.__str__(value)
 
 
 def _whole(value: Any) -> Any:

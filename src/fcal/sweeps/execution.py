@@ -1,19 +1,18 @@
 """Runs of many cells: stored ones are skipped, failures are reported, and finished ones are never lost."""
 
-import contextlib
 import errno
 import pickle
 import signal
-import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Literal
 
-from fcal._executor import Executor, Job, WorkerError, check_workers, executor
+from fcal._executor import Executor, Job, WorkerError, check_workers, signal_handler
 from fcal._files import held
 from fcal._progress import ProgressBar
 from fcal.sweeps.cells import Cell, Outcome
@@ -62,9 +61,15 @@ def run(
     """
     cells = list(cells)
     _check(cells, function, workers, store)
-    schedule = Schedule(cells, store, report=lambda outcome: _report(outcome, bar, on_outcome))
+
+    def report(outcome: Outcome) -> None:
+        bar.count(outcome)
+        if on_outcome is not None:
+            on_outcome(outcome)
+
+    schedule = Schedule(cells, store, report)
     bar = Progress(schedule.stored, schedule.left, workers=workers, show=progress)
-    with bar.bar, _sigterm_as_interrupt(), executor(workers if schedule.left else 1) as pool:
+    with bar.bar, _sigterm_as_interrupt(), Executor(workers if schedule.left else 1) as pool:
         _compute_all(schedule, pool, function, store, bar)
     return {cell: schedule.outcomes[cell] for cell in dict.fromkeys([*schedule.asked, *schedule.outcomes])}
 
@@ -94,8 +99,6 @@ def _compute_all(schedule: "Schedule", pool: Executor, function: CellFunction, s
             jobs[job] = cell
         pool.start()
         bar.show([jobs[job] for job in pool.running])
-        if not jobs:  # another run is computing the rest
-            time.sleep(_SHORT)
         for job in pool.completed(_SHORT if schedule.waits_for_others else None):
             _settle(schedule, jobs.pop(job), job, store)
 
@@ -122,24 +125,11 @@ def _settle(schedule: "Schedule", cell: Cell, job: Job, store: Store) -> None:
     schedule.finish(Outcome(cell=cell, status=status, result=record.result, seconds=record.seconds))
 
 
-def _report(outcome: Outcome, bar: "Progress", on_outcome: Callable[[Outcome], None] | None) -> None:
-    bar.count(outcome)
-    if on_outcome is not None:
-        on_outcome(outcome)
-
-
-@contextlib.contextmanager
-def _sigterm_as_interrupt() -> Iterator[None]:
+def _sigterm_as_interrupt() -> AbstractContextManager[None]:
     """Treat SIGTERM as Ctrl-C, so that worker processes end too; a handler that is already set stays."""
-    main = threading.current_thread() is threading.main_thread()
-    if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        return nullcontext()
+    return signal_handler(signal.SIGTERM, signal.default_int_handler)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,13 +160,7 @@ def attempt(function: CellFunction, cell: Cell, store: Store) -> Attempt:
 
 
 class Schedule:
-    """The state of a run: outcomes so far, and cells that wait for others.
-
-    Args:
-        cells: Cells to compute; those that they need are added if they are missing.
-        store: Where finished cells are.
-        report: Called with every new outcome.
-    """
+    """The state of a run: outcomes so far, each reported when it is new, and cells that wait for others."""
 
     def __init__(self, cells: Iterable[Cell], store: Store, report: Callable[[Outcome], None]) -> None:
         self._report = report

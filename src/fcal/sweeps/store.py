@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from fcal._config import plain
 from fcal._executor import one_torch_thread
 from fcal._files import atomic_path, held, is_whole, provenance
-from fcal.sweeps.cells import Cell, canonical, file_stem, key, plain, plain_config
+from fcal.sweeps.cells import Cell, canonical, file_stem, key, plain_config
 
 CellFunction: TypeAlias = Callable[[str, Mapping[str, Any], "Store"], Any]
 

@@ -177,9 +177,6 @@ class HistoryLogger(Checkpoint):  # type: ignore[misc]
     """Writes the history to ``history.csv`` and TensorBoard after every epoch.
 
     It is a ``Checkpoint`` because Lightning calls those last, when the module has closed the epoch.
-
-    Args:
-        folder: Folder of ``history.csv`` and of the folder ``tensorboard``.
     """
 
     def __init__(self, folder: Path) -> None:

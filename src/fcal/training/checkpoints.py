@@ -2,7 +2,6 @@
 
 import hashlib
 import io
-import json
 import os
 import warnings
 from collections.abc import Iterator
@@ -17,15 +16,14 @@ from lightning.pytorch.plugins.io import CheckpointIO
 from torch import nn
 
 from fcal._config import difference
-from fcal._files import atomic_path, held, write_json
+from fcal._files import atomic_path, held
 from fcal.training.objectives import Objective, description
 from fcal.training.optimization import FitConfig
 from fcal.training.record import Record
 from fcal.training.reproducibility import Batches
 from fcal.training.run_folder import check_weights
 
-NAME = "checkpoint.json"
-_FORMAT = "fcal.checkpoint"
+NAME = "checkpoint.fcal"
 _LONGEST_REASON = 120  # characters
 
 
@@ -43,47 +41,33 @@ def exclusive(folder: Path) -> Iterator[None]:
 
 
 class CheckedIO(CheckpointIO):  # type: ignore[misc]
-    """Writes a checkpoint to a file named by its content, and a manifest ``*.json`` with its checksum.
+    """Writes a checkpoint atomically: whenever the process dies, its file is complete.
 
-    The manifest is replaced last and atomically: whenever the process dies, it names a complete checkpoint. A path
-    without the suffix ``.json``, as Lightning's own callbacks use, gets the checkpoint itself.
+    Our own checkpoint, of the name ``checkpoint.fcal``, begins with a line that holds its checksum. Those of
+    Lightning's callbacks are files that ``torch.load`` reads.
     """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:  # noqa: ARG002
         """Write a checkpoint; the previous one stays readable until this one is complete."""
         buffer = io.BytesIO()
         torch.save(checkpoint, buffer)
-        manifest, content = Path(path), buffer.getvalue()
-        if manifest.suffix != ".json":
-            _write(manifest, content)
-            return
-        checksum = hashlib.sha256(content).hexdigest()
-        file = manifest.with_name(f"{manifest.stem}-{checksum[:12]}.ckpt")
-        _write(file, content)
-        write_json(manifest, {"format": _FORMAT, "file": file.name, "sha256": checksum})
-        for stale in manifest.parent.glob(f"{manifest.stem}-*.ckpt"):
-            if stale != file:
-                stale.unlink(missing_ok=True)
+        content = buffer.getvalue()
+        with atomic_path(path) as temporary, temporary.open("wb") as file:
+            if Path(path).name == NAME:
+                file.write(f"{hashlib.sha256(content).hexdigest()}\n".encode())
+            file.write(content)
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:  # noqa: ARG002
         """Read a checkpoint; only tensors and plain values, whatever the caller allows.
 
         Raises:
-            ValueError: Files are missing or damaged.
+            ValueError: Our own checkpoint is missing or damaged.
         """
-        return read_checkpoint(path) if Path(path).suffix == ".json" else _loaded(Path(path).read_bytes())
+        return read_checkpoint(path) if Path(path).name == NAME else _loaded(Path(path).read_bytes())
 
     def remove_checkpoint(self, path: Any) -> None:
         """Remove a checkpoint."""
-        manifest = Path(path)
-        checkpoints = manifest.parent.glob(f"{manifest.stem}-*.ckpt") if manifest.suffix == ".json" else ()
-        for file in (manifest, *checkpoints):
-            file.unlink(missing_ok=True)
-
-
-def _write(path: Path, content: bytes) -> None:
-    with atomic_path(path) as temporary:
-        temporary.write_bytes(content)
+        Path(path).unlink(missing_ok=True)
 
 
 def _loaded(content: bytes) -> dict[str, Any]:
@@ -93,66 +77,51 @@ def _loaded(content: bytes) -> dict[str, Any]:
     return checkpoint
 
 
-_ENTRIES = {"state_dict": dict, "fcal": dict, "optimizer_states": list, "loops": dict}
-_FCAL_ENTRIES = {"config": dict, "record": dict}
-
-
-def _check_entries(checkpoint: Any) -> None:
-    """Refuse a file that torch can read but that is not a checkpoint of ours."""
-    if not isinstance(checkpoint, dict):
-        raise ValueError("it is no mapping")
-    for entries, mapping in ((_ENTRIES, checkpoint), (_FCAL_ENTRIES, checkpoint.get("fcal"))):
-        for name, expected in entries.items():
-            if not isinstance(mapping, dict) or not isinstance(mapping.get(name), expected):
-                raise ValueError(f"it has no {name}")
+def _check_entries(checkpoint: dict[str, Any]) -> None:
+    """Refuse a file that torch can read but that is not a checkpoint of ours; Lightning checks its own entries."""
+    ours = checkpoint["fcal"]
+    if not isinstance(ours["config"], dict):
+        raise ValueError("its config is no mapping")
     if not all(isinstance(x, torch.Tensor) for x in checkpoint["state_dict"].values()):
         raise ValueError("its state_dict holds more than tensors")
-    Record.from_state(checkpoint["fcal"]["record"])
+    Record.from_state(ours["record"])
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read a checkpoint and verify its checksum.
 
     Raises:
-        ValueError: Files are missing or damaged.
+        ValueError: It is missing or damaged.
     """
-    manifest = Path(path)
     try:
-        document = json.loads(manifest.read_text(encoding="utf-8"))
-        file, checksum = manifest.with_name(Path(str(document["file"])).name), document["sha256"]
-        content = file.read_bytes()
+        checksum, _, content = Path(path).read_bytes().partition(b"\n")
     except OSError as error:
-        raise ValueError(f"expected a checkpoint {manifest}, got: {error.strerror} ({error.filename})") from None
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise ValueError(f"expected {manifest} the manifest of a checkpoint, got a damaged one: {error}") from None
-    if hashlib.sha256(content).hexdigest() != checksum:
-        raise ValueError(f"expected {file} with the checksum in {manifest.name}, got another: the file is damaged")
+        raise ValueError(f"expected a checkpoint {path}, got: {error.strerror}") from None
+    if hashlib.sha256(content).hexdigest().encode() != checksum:
+        raise ValueError(f"expected {path} with the checksum in its first line, got another: the file is damaged")
     try:
         checkpoint = _loaded(content)
         _check_entries(checkpoint)
     except Exception as error:  # torch raises errors of many types
-        reason = " ".join(str(error).split())[:_LONGEST_REASON] or type(error).__name__
-        raise ValueError(f"expected {file} a checkpoint, got one that is damaged: {reason}") from error
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST_REASON]
+        raise ValueError(f"expected {path} a checkpoint, got one that is damaged: {reason}") from error
     return checkpoint
 
 
 def checkpoint_to_resume(
-    manifest: Path, config: FitConfig, objective: Objective, batches: Batches, resume: bool
+    path: Path, config: FitConfig, objective: Objective, batches: Batches, resume: bool
 ) -> dict[str, Any] | None:
     """The checkpoint of this training, or None if there is none yet.
 
     Raises:
         ValueError: There is one but no ``resume``, or it is damaged, or of another config, objective or dataset.
     """
-    if not manifest.exists():
-        orphan = next(iter(sorted(manifest.parent.glob(f"{manifest.stem}-*.ckpt"))), None)
-        if orphan is not None:  # the next checkpoint would replace it
-            raise ValueError(f"expected {manifest} to resume from, got none beside {orphan.name}; remove it to restart")
+    if not path.exists():
         return None
-    folder = manifest.parent
+    folder = path.parent
     if not resume:
         raise ValueError(f"expected `folder` without a training, or `resume`, got {folder}, which holds one")
-    checkpoint = read_checkpoint(manifest)
+    checkpoint = read_checkpoint(path)
     changed = difference(checkpoint["fcal"]["config"], config)
     if changed is not None:
         key, there, here = changed
@@ -161,32 +130,27 @@ def checkpoint_to_resume(
     if record["dataset_rows"] != batches.rows:
         raise ValueError(f"expected `train` with {record['dataset_rows']} rows as in {folder}, got {batches.rows}")
     if record["position"] >= len(batches) or record["epoch"] > config.passes:
-        raise ValueError(f"expected {manifest} of a position in this training, got a damaged one beyond its end")
+        raise ValueError(f"expected {path} of a position in this training, got a damaged one beyond its end")
     saved, current = checkpoint["fcal"].get("objective"), description(objective)
     if saved is not None and saved != current:
         raise ValueError(f"expected `objective` as in {folder}, {str(saved)[:200]}, got {current[:200]}")
     return checkpoint
 
 
-def restore_weights(checkpoint: dict[str, Any], model: nn.Module, manifest: Path) -> None:
+def restore_weights(checkpoint: dict[str, Any], model: nn.Module, path: Path) -> None:
     """Load the weights of a checkpoint, whose names Lightning prefixes by the attribute that holds the model."""
     state = checkpoint["state_dict"]
     weights = {name.removeprefix("model."): x for name, x in state.items() if name.startswith("model.")}
     for candidate in (weights, checkpoint["fcal"]["record"]["best_weights"] or weights):
-        check_weights(manifest, candidate, model)
+        check_weights(path, candidate, model)
     model.load_state_dict(weights)
 
 
 class KeepCheckpoint(Checkpoint):  # type: ignore[misc]
-    """Keeps the latest checkpoint.
+    """Keeps the latest checkpoint, one every so many steps; one due at the end of an epoch follows its validation."""
 
-    Args:
-        manifest: The file that names it.
-        every: Number of steps between checkpoints. One that is due at the end of an epoch follows its validation.
-    """
-
-    def __init__(self, manifest: Path, every: int) -> None:
-        self._manifest = manifest
+    def __init__(self, path: Path, every: int) -> None:
+        self._path = path
         self._every = every
         self._saved_at = 0
 
@@ -209,5 +173,5 @@ class KeepCheckpoint(Checkpoint):  # type: ignore[misc]
         return record.step // self._every > self._saved_at // self._every
 
     def _save(self, trainer: Trainer, record: Record) -> None:
-        trainer.save_checkpoint(self._manifest)
+        trainer.save_checkpoint(self._path)
         self._saved_at = record.step

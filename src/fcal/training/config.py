@@ -3,14 +3,14 @@
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, is_dataclass
+from typing import Any, get_type_hints
 
 from torch import nn
 
 from fcal import data, models, recalibration
 from fcal._checks import check_integer, check_number
-from fcal._config import as_plain, check_plain, unknown_key
+from fcal._config import as_plain, plain, unknown_key
 from fcal.training.objectives import MEAN_ONLY, ObjectiveConfig
 from fcal.training.optimization import FitConfig
 from fcal.training.reproducibility import derived_seed, preserved_random_state, seed_everything
@@ -145,26 +145,16 @@ class RunConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, expected in _TABLES.items():
+        for name, expected in get_type_hints(RunConfig).items():
             value = getattr(self, name)
-            if not isinstance(value, expected):
+            if isinstance(expected, type) and is_dataclass(expected) and not isinstance(value, expected):
                 raise TypeError(f"expected `{name}` a {expected.__name__}, got {type(value).__name__}")
         check_integer("seed", self.seed, at_least=0, at_most=2**63 - 1)
         _check_crossfit(self)
         for name in ("data", "model"):
             _check_name_and_options(name, getattr(self, name))
         for name, table in as_plain(self).items():  # reject what TOML and JSON cannot express now, not after training
-            check_plain(name, table)
-
-
-_TABLES: dict[str, type] = {
-    "data": DataConfig,
-    "model": ModelConfig,
-    "objective": ObjectiveConfig,
-    "fit": FitConfig,
-    "recalibration": RecalibrationConfig,
-    "crossfit": CrossfitConfig,
-}
+            plain(name, table)
 
 
 def _check_crossfit(config: RunConfig) -> None:

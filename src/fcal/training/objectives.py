@@ -291,19 +291,13 @@ def check_objective(candidate: Any) -> None:
         shown = "an ObjectiveConfig; pass objective(config)"
     elif isinstance(candidate, str):
         shown = f"{candidate!r}; pass objective(ObjectiveConfig(name={candidate!r}))"
-    elif _is_loss(candidate):
+    elif _arguments(candidate)[:2] in (["pred", "target"], ["input", "target"]):  # losses of this library and of torch
         shown = _loss_and_remedy(candidate)
     elif isinstance(candidate, type) or not callable(candidate):
         shown = repr(candidate)
     else:
         return
     raise TypeError(f"expected `objective` to call with model and batch, got {shown}")
-
-
-def _is_loss(candidate: Any) -> bool:
-    """Whether it takes a prediction and a target, as losses of this library and of torch do."""
-    first, second, *_ = (*_arguments(candidate), "", "")
-    return first in ("pred", "input") and second == "target"
 
 
 def _arguments(candidate: Any) -> list[str]:

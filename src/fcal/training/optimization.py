@@ -37,15 +37,7 @@ SCHEDULES.add("one-cycle", _one_cycle)
 
 
 def rate_factor(schedule: str, step: int, steps: int) -> float:
-    """Factor on the learning rate in a step; it depends on the step alone, so that resuming has nothing to restore.
-
-    Args:
-        schedule: A known name.
-        step: Number of steps done.
-        steps: Number of steps of the whole training.
-
-    Returns:
-        A factor within [0, 1].
+    """Factor within [0, 1] on the learning rate, which depends on the step alone: resuming has nothing to restore.
 
     Example:
         >>> [round(rate_factor("cosine", step, 4), 3) for step in range(4)]

@@ -21,7 +21,6 @@ from fcal._files import provenance, write_json
 from fcal.crossfitting import CrossFit, crossfit, recentred
 from fcal.data.folds import fold_numbers
 from fcal.models.predicting import Predicted, predict
-from fcal.recalibration import Recalibrator
 from fcal.training import run_folder
 from fcal.training.checkpoints import exclusive
 from fcal.training.config import ConfigError, RunConfig, initial_model, splits
@@ -107,14 +106,7 @@ def _start_model(config: RunConfig) -> nn.Module:
 
 
 class _Training:
-    """The trainings of a run, each in a folder of its own, so that an interrupted one can be resumed.
-
-    Args:
-        config: Config of the run.
-        parts: The data.
-        folder: Folder of checkpoints and logs.
-        options: Options of every training: callbacks and progress.
-    """
+    """The trainings of a run, each in a folder of its own, so that an interrupted one can be resumed."""
 
     def __init__(self, config: RunConfig, parts: data.Splits, folder: Path, **options: Any) -> None:
         self._config = config
@@ -240,7 +232,9 @@ def _evaluation(
     if held_out is not None:
         recalibrator = held_out.calibrated(config.recalibration.method).repair
     else:
-        recalibrator = _recalibrator(config, _predicted(config, model, parts.validation))
+        validation = _predicted(config, model, parts.validation)
+        recalibrator = recalibration.by_name(config.recalibration.method)()
+        recalibrator.fit(_distribution(validation.pred), validation.target, valid_mask=validation.valid_mask)
     recalibrator.save(folder / run_folder.RECALIBRATOR)
     recalibrated = test._replace(pred=recalibrator.transform(_distribution(test.pred)))
     return {"test": evaluated(recalibrated), "before": before}
@@ -248,11 +242,6 @@ def _evaluation(
 
 def _predicted(config: RunConfig, model: nn.Module, dataset: Any) -> Predicted:
     return predict(model, dataset, batch_size=config.fit.batch_size, channels_last=config.fit.channels_last)
-
-
-def _recalibrator(config: RunConfig, validation: Predicted) -> Recalibrator:
-    recalibrator = recalibration.by_name(config.recalibration.method)()
-    return recalibrator.fit(_distribution(validation.pred), validation.target, valid_mask=validation.valid_mask)
 
 
 def _json_ready(value: Any) -> Any:

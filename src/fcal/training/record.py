@@ -138,7 +138,7 @@ class Record:
 
     def state(self) -> dict[str, Any]:
         """Plain values and tensors for a checkpoint."""
-        return {**vars(self), "seconds": self.elapsed(), "_started": None}
+        return {item.name: getattr(self, item.name) for item in fields(self)} | {"seconds": self.elapsed()}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "Record":
@@ -147,10 +147,9 @@ class Record:
         Raises:
             ValueError: A name is missing or unknown, or a value is impossible.
         """
-        values = {name: value for name, value in state.items() if name != "_started"}
-        if values.keys() != {item.name for item in fields(cls)}:
+        if state.keys() != {item.name for item in fields(cls)}:
             raise ValueError("other names than those of a record")
-        record = cls(**values)
+        record = cls(**state)
         for name, is_possible in _POSSIBLE.items():
             if not is_possible(getattr(record, name)):
                 raise ValueError(f"the {name} of its record is impossible")

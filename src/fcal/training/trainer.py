@@ -103,16 +103,16 @@ def fit(
     config = FitConfig() if config is None else config
     _check_arguments(model, objective, config, resume, folder, callbacks)
     objective = objective_of() if objective is None else objective
-    manifest = None if folder is None else writable_folder(folder) / NAME
-    with nullcontext() if manifest is None else exclusive(manifest.parent):
+    checkpoint = None if folder is None else writable_folder(folder) / NAME
+    with nullcontext() if checkpoint is None else exclusive(checkpoint.parent):
         batches = Batches(train, config.batch_size, seed=config.seed, position=lambda: (record.epoch, record.position))
         record, start = Record(dataset_rows=batches.rows), None
-        if manifest is not None and (saved := checkpoint_to_resume(manifest, config, objective, batches, resume)):
-            record, start = Record.from_state(saved["fcal"]["record"]), manifest
-            restore_weights(saved, model, manifest)
+        if checkpoint is not None and (saved := checkpoint_to_resume(checkpoint, config, objective, batches, resume)):
+            record, start = Record.from_state(saved["fcal"]["record"]), checkpoint
+            restore_weights(saved, model, checkpoint)
         if not record.is_finished(config.passes):
             loaders = batches, None if validation is None else Batches(validation, config.batch_size)
-            callbacks = [*callbacks, *_own_callbacks(manifest, config, progress)]
+            callbacks = [*callbacks, *_own_callbacks(checkpoint, config, progress)]
             with preserved_random_state(), _quiet(), frozen_except(TRAINED[config.trained](model), model):
                 module = TrainingModule(model, objective, config, record, config.epochs * len(batches))
                 _run(_trainer(config, callbacks), module, loaders, start)
@@ -138,10 +138,10 @@ def _check_arguments(model: Any, objective: Any, config: Any, resume: Any, folde
             raise TypeError(f"expected `callbacks` of lightning's Callback, got {type(callback).__name__}")
 
 
-def _own_callbacks(manifest: Path | None, config: FitConfig, progress: bool) -> list[Callback]:
+def _own_callbacks(checkpoint: Path | None, config: FitConfig, progress: bool) -> list[Callback]:
     callbacks: list[Callback] = [StepProgress()] if check_flag("progress", progress) and is_watched() else []
-    if manifest is not None:
-        callbacks += [HistoryLogger(manifest.parent), KeepCheckpoint(manifest, config.checkpoint_every_steps)]
+    if checkpoint is not None:
+        callbacks += [HistoryLogger(checkpoint.parent), KeepCheckpoint(checkpoint, config.checkpoint_every_steps)]
     return callbacks
 
 
@@ -202,15 +202,7 @@ def _quiet() -> Iterator[None]:
 
 
 class TrainingModule(LightningModule):  # type: ignore[misc]
-    """Trains a model by an objective, with a record from which training can be resumed.
-
-    Args:
-        model: Returns a distribution or a tensor.
-        objective: Maps model and batch to named terms.
-        config: How to train.
-        record: Where to start.
-        steps: Number of optimizer steps of the whole training.
-    """
+    """Trains a model by an objective for a number of steps, with a record from which training can be resumed."""
 
     def __init__(self, model: nn.Module, objective: Objective, config: FitConfig, record: Record, steps: int) -> None:
         super().__init__()
