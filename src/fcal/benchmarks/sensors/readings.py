@@ -1,7 +1,8 @@
 """Readings of sensors beside their true values: a laser on a rail, range and bearing to landmarks, pseudoranges."""
 
 import functools
-from collections.abc import Callable, Mapping
+import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
@@ -15,11 +16,10 @@ from fcal.benchmarks.sensors.files import (
     LANDMARKS,
     LASER,
     Array,
+    checked,
     data_file,
-    digest,
     matrices,
     numbered_lines,
-    positive,
     published_sums,
 )
 
@@ -39,7 +39,6 @@ _LANDMARK_SHAPES: dict[str, tuple[int | str, ...]] = {
     "y_true": ("n", 1), "th_true": ("n", 1), "true_valid": ("n", 1), "d": (1, 1), "r_var": (1, 1), "b_var": (1, 1),
 }  # fmt: skip
 _GPS, _GLONASS = 1, 4
-_PER_SENSOR = ("sensor", "unit", "state")
 _FEWEST_STRETCHES = 12
 
 
@@ -48,7 +47,6 @@ class Readings:
     """Readings of one sensor, with its known model.
 
     Attributes:
-        sensor: Name of the sensor.
         unit: Unit of the readings.
         time: Time of each reading, in seconds. Shape ``(n,)``, as all below.
         state: True state of robot and target at that time, by name.
@@ -60,7 +58,6 @@ class Readings:
         stretch: Number of the stretch of time, of all targets; no track is in two. Stretches are held out whole.
     """
 
-    sensor: str
     unit: str
     time: Array
     state: Mapping[str, Array]
@@ -74,11 +71,6 @@ class Readings:
     def __len__(self) -> int:
         return len(self.time)
 
-    def select(self, rows: Integers | Flags) -> "Readings":
-        """The readings of these rows."""
-        arrays = {f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name not in _PER_SENSOR}
-        return replace(self, state={name: values[rows] for name, values in self.state.items()}, **arrays)
-
     def thinned(self, most: int) -> "Readings":
         """Every second, third, ... moment of time, so that at most ``most`` readings remain, of all stretches.
 
@@ -86,7 +78,11 @@ class Readings:
         """
         moments, which = np.unique(self.time, return_inverse=True)
         step = -(-len(self) // most)
-        return self.select(which % step == 0) if len(moments) > step else self
+        if len(moments) <= step:
+            return self
+        rows = which % step == 0
+        arrays = {f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name not in ("unit", "state")}
+        return replace(self, state={name: values[rows] for name, values in self.state.items()}, **arrays)
 
 
 def stretches(time: Array, seconds: float) -> Integers:
@@ -142,7 +138,6 @@ def read_laser(folder: str | Path) -> Readings:
     known = columns["l"][0, 0] - position
     stretch = stretches(_rising(time, path), _STRETCH)
     return Readings(
-        sensor="laser",
         unit="m",
         time=time,
         state={"distance": known, "velocity": velocity, "speed": np.abs(velocity)},
@@ -188,7 +183,7 @@ def read_landmarks(folder: str | Path, *, valid_only: bool = True) -> tuple[Read
     time, velocity, turn = (columns[name][moment, 0] for name in ("t", "v", "om"))
     stretch = stretches(time, _STRETCH)
     state = {
-        "distance": positive(distance, f"distances of {path}"),
+        "distance": checked(distance, distance > 0, f"distances of {path} above 0"),
         "bearing_cos": np.cos(bearing),
         "bearing_sin": np.sin(bearing),
         "velocity": velocity,
@@ -198,25 +193,26 @@ def read_landmarks(folder: str | Path, *, valid_only: bool = True) -> tuple[Read
         "turning": np.abs(turn),
     }
     state |= {f"landmark_{number}": (landmark == number).astype(np.float64) for number in range(len(columns["l"]))}
-    track = tracks(landmark, time, stretch, gap=_GAP)
-    readings = {
-        "range": ("m", columns["r"][moment, landmark], distance, _sd(columns["r_var"], "r_var", path)),
-        "bearing": ("rad", columns["b"][moment, landmark], bearing, _sd(columns["b_var"], "b_var", path)),
-    }
-    ranges, bearings = (
-        Readings(
-            sensor=sensor,
-            unit=unit,
-            time=time,
-            state=state,
-            reading=reading,
-            known=known,
-            error=reading - known if sensor == "range" else wrapped(reading - known),
-            stated=np.full(len(time), stated),
-            track=track,
-            stretch=stretch,
-        )
-        for sensor, (unit, reading, known, stated) in readings.items()
+    reading = columns["r"][moment, landmark]
+    ranges = Readings(
+        unit="m",
+        time=time,
+        state=state,
+        reading=reading,
+        known=distance,
+        error=reading - distance,
+        stated=np.full(len(time), _sd(columns["r_var"], "r_var", path)),
+        track=tracks(landmark, time, stretch, gap=_GAP),
+        stretch=stretch,
+    )
+    reading = columns["b"][moment, landmark]
+    bearings = replace(
+        ranges,
+        unit="rad",
+        reading=reading,
+        known=bearing,
+        error=wrapped(reading - bearing),
+        stated=np.full(len(time), _sd(columns["b_var"], "b_var", path)),
     )
     return ranges, bearings
 
@@ -248,14 +244,13 @@ def read_gnss(folder: str | Path) -> Readings:
     known = distance + clock_terms(reading - distance, time, system)
     stretch = stretches(time, _GNSS_STRETCH)
     return Readings(
-        sensor="gnss",
         unit="m",
         time=time,
         state={"strength": strength, "elevation": elevation, "glonass": (system == _GLONASS).astype(np.float64)},
         reading=reading,
         known=known,
         error=reading - known,
-        stated=np.sqrt(positive(variance, f"covariances of {path}")),
+        stated=np.sqrt(checked(variance, variance > 0, f"covariances of {path} above 0")),
         track=tracks(satellite.astype(np.int64), time, stretch, gap=_GAP),
         stretch=stretch,
     )
@@ -297,8 +292,7 @@ def clock_terms(errors: Array, time: Array, system: Array) -> Array:
     """
     _, groups = np.unique(np.stack([time, system]), axis=1, return_inverse=True)
     groups = groups.reshape(-1)
-    order = np.argsort(groups, kind="stable")
-    medians = [np.median(group) for group in np.split(errors[order], np.bincount(groups).cumsum()[:-1])]
+    medians = [np.median(errors[groups == number]) for number in range(groups.max() + 1)]
     return np.array(medians)[groups]
 
 
@@ -312,7 +306,7 @@ def _positions(time: Array, truth: Array, path: Path) -> Array:
 
 
 def _sd(variance: Array, name: str, path: Path) -> float:
-    return float(np.sqrt(positive(variance, f"`{name}` of {path}")[0, 0]))
+    return float(np.sqrt(checked(variance, variance > 0, f"`{name}` of {path} above 0")[0, 0]))
 
 
 def _rising(time: Array, path: Path) -> Array:
@@ -322,7 +316,7 @@ def _rising(time: Array, path: Path) -> Array:
 
 
 _FILES = {"laser": (LASER,), "range": (LANDMARKS,), "bearing": (LANDMARKS,), "gnss": (GNSS, GNSS_TRUTH)}
-_READERS: Mapping[str, Callable[[Path], Readings]] = {
+_READERS = {
     "laser": read_laser,
     "range": lambda folder: read_landmarks(folder)[0],
     "bearing": lambda folder: read_landmarks(folder)[1],
@@ -332,9 +326,9 @@ _READERS: Mapping[str, Callable[[Path], Readings]] = {
 
 def checksum(sensor: str, data: str | None = None) -> str:
     """One checksum of the files of a sensor: those in a folder, or the published ones where it is None."""
-    if data is None:
-        return digest([published_sums()[name] for name in _FILES[sensor]])
-    return digest([sha256_of(data_file(Path(data), name)) for name in _FILES[sensor]])
+    published = published_sums()
+    sums = [published[name] if data is None else sha256_of(data_file(Path(data), name)) for name in _FILES[sensor]]
+    return hashlib.sha256(bytes.fromhex("".join(sums))).hexdigest()
 
 
 @functools.lru_cache(maxsize=4)
