@@ -27,21 +27,14 @@ from fcal.selection import select_family
 from fcal.sweeps import Cell, Store
 
 FACTS = "sensors-facts"
+_STATED = ("sensor", "axis", "edges", "robust")  # fields of a table that change a number of the stated noise
+_LEARNT = (*_STATED, "inputs", "corrects", "families")  # and of networks: neither names nor the source's numbers
 _LEVEL = 0.9  # of the column `coverage`
 _TO_CHOOSE = 5000  # approximate number of rows by which families are compared
 
 
 class SensorsProblem(Problem):
-    """One table; its parts are the folds of the stretches of time.
-
-    Args:
-        table: Errors, inputs and bins.
-        settings: Folds, network and budget.
-        store: Where finished trainings are kept.
-        checksum: Checksum of the files.
-        data: Folder of the files; None if nothing is computed.
-        name: Name of the table.
-    """
+    """One table; its parts are the folds of the stretches of time. ``data`` may be None if nothing is computed."""
 
     def __init__(
         self, table: SensorTable, settings: Settings, store: Store, *, checksum: str, data: str | None, name: str = ""
@@ -55,14 +48,14 @@ class SensorsProblem(Problem):
         """Data, table, folds, network, budget, and the table's bins and sums."""
         names = ["df", "bins"]
         if method.needs == "stated":
-            return self._address(["rows", "folds", "seed", *names], self.table.address_of_stated())
+            return self._address(["rows", "folds", "seed", *names], _STATED)
         tuned = isinstance(method, CrossFitted) and method.scales is not None
         return self._address([*trainings.TRAINING, *names, *(trainings.TUNING if tuned else ())])
 
-    def _address(self, settings: Sequence[str], table: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def _address(self, settings: Sequence[str], fields: Sequence[str] = _LEARNT) -> dict[str, Any]:
         return {
             "data": self.checksum,
-            "table": self.table.address() if table is None else dict(table),
+            "table": {name: getattr(self.table, name) for name in fields},
             "settings": {name: getattr(self.settings, name) for name in settings},
         }
 

@@ -1,4 +1,8 @@
-"""Readings of sensors beside their true values: a laser on a rail, range and bearing to landmarks, pseudoranges."""
+"""Readings of sensors beside their true values: a laser on a rail, range and bearing to landmarks, pseudoranges.
+
+Readers take the folder that has ``barfoot_ser`` and ``smartloc_gnss``, or one with a folder ``robot_known_noise`` that
+has them, and raise a ``ValueError`` if a file is missing, damaged or malformed.
+"""
 
 import functools
 import hashlib
@@ -28,7 +32,7 @@ Flags = NDArray[np.bool_]
 
 _STRETCH = 20.0  # s; errors of a robot's laser are correlated over about 5 s
 _GNSS_STRETCH = 10.0  # s; those of a satellite over about 10 s, and the drive takes only 283 s
-_GAP = 1.0  # s
+_GAP = 1.0  # s without a reading that end a track
 _LIGHT = 299_792_458.0  # m/s
 _EARTH = 7.292_115_146_7e-5  # rad/s, of WGS 84
 _LASER_SHAPES: dict[str, tuple[int | str, ...]] = {
@@ -95,25 +99,19 @@ def stretches(time: Array, seconds: float) -> Integers:
     return np.floor((time - time.min()) / seconds).astype(np.int64)
 
 
-def tracks(target: Integers, time: Array, stretch: Integers, *, gap: float) -> Integers:
-    """Number of the track of each reading: the same target, without a longer gap, in the same stretch of time.
-
-    Args:
-        target: Landmark or satellite of each reading.
-        time: Time of each reading, in seconds.
-        stretch: See :func:`stretches`.
-        gap: Seconds without a reading that end a track.
+def tracks(target: Integers, time: Array, stretch: Integers) -> Integers:
+    """Number of the track of each reading: the same landmark or satellite, without a gap, in the same stretch of time.
 
     Example:
         >>> seen = np.array([0.0, 0.1, 5.0, 0.0])
-        >>> tracks(np.array([7, 7, 7, 9]), seen, stretches(seen, 20.0), gap=1.0).tolist()
+        >>> tracks(np.array([7, 7, 7, 9]), seen, stretches(seen, 20.0)).tolist()
         [0, 0, 1, 2]
     """
     order = np.lexsort((time, target))
     begins = np.ones(len(time), dtype=bool)
     later, earlier = order[1:], order[:-1]
     begins[1:] = (
-        (target[later] != target[earlier]) | (stretch[later] != stretch[earlier]) | (time[later] - time[earlier] > gap)
+        (target[later] != target[earlier]) | (stretch[later] != stretch[earlier]) | (time[later] - time[earlier] > _GAP)
     )
     numbers = np.empty(len(time), dtype=np.int64)
     numbers[order] = begins.cumsum() - 1
@@ -125,12 +123,6 @@ def read_laser(folder: str | Path) -> Readings:
 
     The known model is r = l - x, the position of the cylinder minus that of the robot. The one track is cut into
     stretches of 20 seconds: errors depend on how the robot drives, so they are correlated within a few seconds.
-
-    Args:
-        folder: Folder with ``barfoot_ser/dataset1.mat``, or with a folder ``robot_known_noise`` that has it.
-
-    Raises:
-        ValueError: The file is missing, damaged or malformed.
     """
     path = data_file(Path(folder), LASER)
     columns = matrices(path, _LASER_SHAPES)
@@ -160,14 +152,11 @@ def read_landmarks(folder: str | Path, *, valid_only: bool = True) -> tuple[Read
         u = a - x - d \cos\theta, \; w = b - y - d \sin\theta
 
     Args:
-        folder: Folder with ``barfoot_ser/dataset2.mat``, or with a folder ``robot_known_noise`` that has it.
+        folder: Folder of the data.
         valid_only: Leave out moments at which the file marks the true state as invalid.
 
     Returns:
         Ranges and bearings, of the same moments and landmarks.
-
-    Raises:
-        ValueError: The file is missing, damaged or malformed.
     """
     path = data_file(Path(folder), LANDMARKS)
     columns = matrices(path, _LANDMARK_SHAPES)
@@ -202,7 +191,7 @@ def read_landmarks(folder: str | Path, *, valid_only: bool = True) -> tuple[Read
         known=distance,
         error=reading - distance,
         stated=np.full(len(time), _sd(columns["r_var"], "r_var", path)),
-        track=tracks(landmark, time, stretch, gap=_GAP),
+        track=tracks(landmark, time, stretch),
         stretch=stretch,
     )
     reading = columns["b"][moment, landmark]
@@ -223,12 +212,6 @@ def read_gnss(folder: str | Path) -> Readings:
     A pseudorange is the distance on the rotating earth plus the receiver's clock error, which differs between moments
     and between systems of satellites. It is unknown, so the median error of each moment and system stands for it.
     A track is a satellite within a stretch of 10 seconds. Stretches hold out all satellites, which share a clock error.
-
-    Args:
-        folder: Folder with ``smartloc_gnss``, or with a folder ``robot_known_noise`` that has it.
-
-    Raises:
-        ValueError: A file is missing, damaged or malformed.
     """
     path, truth_path = (data_file(Path(folder), name) for name in (GNSS, GNSS_TRUTH))
     lines = numbered_lines(path, {"pseudorange3": 10, "odom3": 13})["pseudorange3"]
@@ -251,7 +234,7 @@ def read_gnss(folder: str | Path) -> Readings:
         known=known,
         error=reading - known,
         stated=np.sqrt(checked(variance, variance > 0, f"covariances of {path} above 0")),
-        track=tracks(satellite.astype(np.int64), time, stretch, gap=_GAP),
+        track=tracks(satellite.astype(np.int64), time, stretch),
         stretch=stretch,
     )
 

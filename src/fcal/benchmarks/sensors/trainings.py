@@ -47,14 +47,7 @@ def fold_of(readings: Readings, settings: Settings) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Fold:
-    """A fold of one table: rows to train on and rows to test on.
-
-    Attributes:
-        table: Errors and inputs.
-        settings: Network and budget.
-        readings: All readings of the sensor.
-        number: Number of the fold.
-    """
+    """A fold of one table: rows to train on and rows to test on."""
 
     table: SensorTable
     settings: Settings
@@ -153,13 +146,7 @@ class FoldNetworks:
 
 
 def fold_cell(config: Mapping[str, Any], number: int, name: str) -> Cell:
-    """The trainings of one fold by likelihood.
-
-    Args:
-        config: Address of the data, the table and the settings of training.
-        number: Number of the fold.
-        name: Name of the table.
-    """
+    """The trainings of one fold by likelihood; ``config`` is the address of its table."""
     fold_config = {"version": VERSION, **config, "fold": number}
     return training_cell(FOLD, fold_config, affinity=name, label=f"networks ({name}, fold {number})")
 
