@@ -29,10 +29,6 @@ def data_file(folder: Path, name: str) -> Path:
     one that a file ``SHA256SUMS`` in the same folder lists (as ``sha256sum`` writes it), for your own data, and
     otherwise that of the published data.
 
-    Args:
-        folder: Folder of the data.
-        name: Path of the file in it.
-
     Raises:
         ValueError: There is no such file, or it has another checksum.
     """

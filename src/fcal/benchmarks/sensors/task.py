@@ -167,11 +167,9 @@ SENSORS = SensorsTask()
 
 def _finished_checksums(store: Store) -> dict[str, str]:
     """For every sensor, the checksum of the data of most finished rows."""
-    counts: dict[str, Counter[str]] = {}
-    for record in store.records(f"{SensorsTask.name}-row"):
-        problem = record.config["problem"]
-        counts.setdefault(problem["table"]["sensor"], Counter())[problem["data"]] += 1
-    return {sensor: of_sensor.most_common(1)[0][0] for sensor, of_sensor in counts.items()}
+    problems = [record.config["problem"] for record in store.records(f"{SensorsTask.name}-row")]
+    counts = Counter((problem["table"]["sensor"], problem["data"]) for problem in problems)
+    return dict(pair for pair, _ in reversed(counts.most_common()))  # the most common one is set last
 
 
 def _tuples(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -30,12 +30,7 @@ class Trace:
         self.network, self.epochs, self.thetas = network, list(epochs), thetas
 
     def at(self, index: Tensor | int, members: Tensor | None = None) -> StackedMLP:
-        """The networks as they were at a kept epoch.
-
-        Args:
-            index: Index of the epoch, or one for each network.
-            members: Indices of networks; all if None.
-        """
+        """Networks, all if ``members`` is None, as they were at the kept epoch of an index, or of one for each."""
         if members is None:
             members = torch.arange(self.network.members)
         return self.network.with_theta(self.thetas[torch.as_tensor(index).expand(len(members)), members])

@@ -53,10 +53,16 @@ def fit(config: Mapping[str, Any], data: str, store: Store) -> dict[str, Any]:
     middle = time.process_time()
     members = member_trace(splits, config["hidden"], schedule, count=config["members"], seed=config["seed"])
     end = time.process_time()
-    chosen = choose_epochs(splits, folds)
-    thetas = {
-        name: network.theta.detach() for name, network in _chosen_networks(splits, folds, members, chosen).items()
+    chosen, numbers = choose_epochs(splits, folds), splits.numbers
+    networks = {  # those of the first fold come first among fold networks
+        "nll": folds.at(chosen["nll"], numbers),
+        "repaired": folds.at(chosen["repaired"], numbers),
+        "nll_all": members.at(chosen["nll"], numbers),
+        "full": members.at(chosen["folds"], numbers),
+        "folds": folds.at(chosen["folds"].repeat(splits.folds)),
+        "members": members.at(chosen["members"].repeat(config["members"])),
     }
+    thetas = {name: network.theta.detach() for name, network in networks.items()}
     save_tensors(store.artifact(FIT, config, WEIGHTS), thetas)
     return {
         "status": "done",
@@ -126,19 +132,15 @@ def choose_epochs(splits: Splits, folds: Trace) -> dict[str, Tensor]:
         ``nll``: by the likelihood of the held-out rows. ``repaired``: by the same after one factor on sigma, as in
         recalibrated rows. ``members``: by the likelihood of all folds. ``folds``: by the same after one factor.
     """
-    scores: dict[str, list[Tensor]] = {"nll": [], "repaired": [], "members": [], "folds": []}
     target = splits.y.gather(1, splits.train)
     first, every = splits.fold == 0, torch.ones_like(splits.fold, dtype=torch.bool)
+    criteria = {"nll": (first, False), "repaired": (first, True), "members": (every, False), "folds": (every, True)}
+    scores: dict[str, list[Tensor]] = {name: [] for name in criteria}
     for index in range(len(folds.epochs)):
         pred = held_out_prediction(splits, folds.at(index))
         log_sigma = pred.scale.double().log()
         square = ((target - pred.loc) / pred.scale).double().square()
-        for name, rows, factor in (
-            ("nll", first, False),
-            ("repaired", first, True),
-            ("members", every, False),
-            ("folds", every, True),
-        ):
+        for name, (rows, factor) in criteria.items():
             scores[name].append(_mean_nll(log_sigma, square, rows, factor=factor))
     return {name: torch.stack(by_epoch).argmin(0) for name, by_epoch in scores.items()}
 
@@ -148,21 +150,6 @@ def _mean_nll(log_sigma: Tensor, square: Tensor, rows: Tensor, *, factor: bool) 
     count = rows.sum(1)
     level, spread = (log_sigma * rows).sum(1) / count, (square * rows).sum(1) / count
     return level + 0.5 * (spread.log() + 1) if factor else level + 0.5 * spread
-
-
-def _chosen_networks(
-    splits: Splits, folds: Trace, members: Trace, chosen: Mapping[str, Tensor]
-) -> dict[str, StackedMLP]:
-    """Networks that rows use; those of the first fold come first among fold networks."""
-    numbers, count = splits.numbers, members.network.members // splits.count
-    return {
-        "nll": folds.at(chosen["nll"], numbers),
-        "repaired": folds.at(chosen["repaired"], numbers),
-        "nll_all": members.at(chosen["nll"], numbers),
-        "full": members.at(chosen["folds"], numbers),
-        "folds": folds.at(chosen["folds"].repeat(splits.folds)),
-        "members": members.at(chosen["members"].repeat(count)),
-    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,14 +265,6 @@ def with_error_bars(
     residuals, divided by the one factor that makes them 1 on average, so that training starts from its result.
     The copy of a fold network learns only from rows of the other folds: its predictions for its own fold choose the
     epoch, 0 included, and are what a last factor is fitted to.
-
-    Args:
-        splits: Splits of the table.
-        networks: Networks of the shared training.
-        preds: Their predictions.
-        loss: Loss of a prediction around its center.
-        schedule: Schedule of the training.
-        seed: Seed of the orders of rows.
 
     Returns:
         Predictions with the new error bars, and the chosen epoch of each split.
