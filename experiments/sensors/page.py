@@ -8,7 +8,6 @@ from matplotlib.figure import Figure
 from fcal.benchmarks.markdown import failures, results_markdown
 from fcal.benchmarks.runner import Benchmark
 from fcal.benchmarks.sensors.settings import Settings
-from fcal.benchmarks.sensors.tables import size_sentence
 from fcal.benchmarks.sensors.task import SENSORS
 from fcal.benchmarks.table import Table
 from fcal.sweeps import Cell, Store
@@ -65,7 +64,7 @@ def page(benchmark: Benchmark[Settings], facts: str) -> str:
         facts,
     ]
     for table in benchmark.tables:
-        parts += [f"## {SENSORS.table_title(table)}\n", size_sentence(table) + "\n"]
+        parts += [f"## {SENSORS.table_title(table)}\n", SENSORS.caption(table) + "\n"]
         parts += [results_markdown(SENSORS.columns, table), *(f"{sentence}\n" for sentence in failures(table))]
         for sentence, text in SENSORS.sections(table):
             parts += [sentence + "\n", text]

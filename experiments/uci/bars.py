@@ -5,7 +5,7 @@ from typing import Any
 
 from fcal.benchmarks.markdown import lines_of
 from fcal.benchmarks.table import Row, Table
-from fcal.benchmarks.uci.tables import BASELINE, LOG_LIKELIHOOD
+from fcal.benchmarks.uci.task import BASELINE, LOG_LIKELIHOOD
 
 OUT_OF_FOLD = ("oof_temperature", "oof_nll", "oof_fcal")
 _AGAINST_BASELINE = 7

@@ -9,7 +9,7 @@ from fcal.benchmarks.markdown import failures, results_markdown
 from fcal.benchmarks.runner import Benchmark
 from fcal.benchmarks.table import Table
 from fcal.benchmarks.uci import UCI, Settings
-from fcal.benchmarks.uci.tables import BASELINE
+from fcal.benchmarks.uci.task import BASELINE
 from fcal.sweeps import Cell, Store
 from uci.bars import bars, bars_markdown, bars_sentences
 

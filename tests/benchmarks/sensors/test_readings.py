@@ -80,7 +80,7 @@ def test_tracks_are_of_one_target_and_one_stretch(tmp_path):
 
 def test_tracks_end_at_gaps():
     time = np.array([0.0, 0.5, 3.0, 3.5, 0.0])
-    found = tracks(np.array([1, 1, 1, 1, 2]), time, stretches(time, 100.0), gap=1.0)
+    found = tracks(np.array([1, 1, 1, 1, 2]), time, stretches(time, 100.0))
     assert found.tolist() == [0, 0, 1, 1, 2]
 
 

@@ -14,8 +14,7 @@ from fcal.benchmarks.runner import benchmark, collect
 from fcal.benchmarks.table import Row, Spread, Table
 from fcal.benchmarks.task import preset
 from fcal.benchmarks.uci import UCI, Settings
-from fcal.benchmarks.uci.problem import COLUMNS
-from fcal.benchmarks.uci.tables import uci_table
+from fcal.benchmarks.uci.problem import COLUMNS, UCIProblem
 from fcal.sweeps import Store
 
 ROOT = Path(__file__).parents[3]
@@ -81,7 +80,8 @@ def test_paired_differences_and_bars_count_tables(experiment):
         return [{"status": "done", "columns": {**{name: [None, None] for name in COLUMNS}, "ll": values}}]
 
     rows = {"temperature": cell([-1.0, -2.0]), "oof_nll": cell([-1.1, -1.0]), "oof_fcal": cell([-3.0, -3.0])}
-    table = uci_table(Settings(), {"dataset": "yacht", "network": "1x50"}, rows)
+    problem = UCIProblem({"dataset": "yacht", "network": "1x50"}, Settings(), Store("cells"))
+    table = UCI.table(Settings(), [problem], rows)
     pair = table.details["paired"]["oof_nll - temperature"]
     assert pair["above"] == 1
     assert_allclose(pair["ll"], [-0.1, 1.0])

@@ -19,7 +19,6 @@ from fcal.benchmarks.trainings import WEIGHTS
 from fcal.benchmarks.uci import trainings
 from fcal.benchmarks.uci.problem import UCIProblem, scored
 from fcal.benchmarks.uci.settings import Schedule, Settings
-from fcal.benchmarks.uci.tables import uci_table
 from fcal.benchmarks.uci.task import UCI
 from fcal.sweeps import Store, save_tensors
 
@@ -54,6 +53,11 @@ def prediction_of(problem, row):
 
 def row_of(problem, row):
     return problem.score(method_in(problem, row), prediction_of(problem, row))
+
+
+def unsolved(network):
+    """A problem without data: only its labels matter."""
+    return UCIProblem({"dataset": "yacht", "network": network}, Settings(), Store("cells"))
 
 
 def targets_of(problem):
@@ -206,7 +210,7 @@ def test_calibrated_predictions_stay_within_their_floors():
     dists = [Normal(torch.zeros(800).double(), torch.full((800,), 2.0).double()) for _ in range(2)]
     targets = [2 * torch.randn(800, generator=rng).double() for _ in range(2)]
     cell = {"status": "done", **scored(Prediction(dists=dists), targets)}
-    table = uci_table(Settings(), {"dataset": "yacht", "network": "1x50"}, {"nll": [cell]})
+    table = UCI.table(Settings(), [unsolved("1x50")], {"nll": [cell]})
     assert (table.n_test, table.bins, table.df) == (800, 20, 75)
     assert table.rows["nll"].columns["ece_z"].mean < table.floors["ece_z"]["q95"]
     assert table.rows["nll"].details["pooled"]["ece_q"] < table.details["pooled"]["floors"]["ece_q"]["q95"]
@@ -222,5 +226,5 @@ def test_undefined_numbers_are_none():
 def test_a_method_that_diverged_is_a_row_without_numbers():
     columns = {name: [1.0, 2.0] for name in ("rmse", "ll")}
     cells = {"nll": [{"status": "done", "columns": columns}], "mmd": [{"status": "failed", "reason": "diverged"}]}
-    row = uci_table(Settings(), {"dataset": "yacht", "network": "2x64"}, cells).rows["mmd"]
+    row = UCI.table(Settings(), [unsolved("2x64")], cells).rows["mmd"]
     assert (row.status, row.reason, row.seeds["ll"]) == ("failed", "diverged", [None, None])

@@ -68,7 +68,7 @@ def test_one_step_is_that_of_adam_on_each_network(splits):
     plain = [start.alone(member) for member in range(2)]
     rows = splits.train[:, :16]
     schedule = Schedule(epochs=1, batch=16, rate=1e-2)
-    train(start, splits.x, splits.y, rows, torch.arange(2), loss=nll_sum, schedule=schedule, seed=0)
+    train(start, splits.x, splits.y, rows, loss=nll_sum, schedule=schedule, seed=0)
     for member, network in enumerate(plain):
         optimizer = torch.optim.AdamW(network.parameters(), lr=1e-2, weight_decay=0.0, betas=(0.9, 0.99))
         mean, spread = network(splits.x[member, rows[member]]).unbind(-1)
@@ -86,10 +86,8 @@ def test_every_network_trains_as_if_it_were_alone(splits):
     schedule = Schedule(epochs=3, batch=54, rate=1e-2)  # whole batches: their order does not matter
     start = StackedMLP(2, 3, (5,), generator=torch.Generator().manual_seed(0))
     alone = start.select(torch.tensor([0]))
-    both = train(start, splits.x, splits.y, splits.train, torch.arange(2), loss=nll_sum, schedule=schedule, seed=0)
-    one = train(
-        alone, splits.x, splits.y, splits.train[:1], torch.zeros(1).long(), loss=nll_sum, schedule=schedule, seed=0
-    )
+    both = train(start, splits.x, splits.y, splits.train, loss=nll_sum, schedule=schedule, seed=0)
+    one = train(alone, splits.x, splits.y, splits.train[:1], loss=nll_sum, schedule=schedule, seed=0)
     assert_close(both.thetas[-1][:1], one.thetas[-1], rtol=1e-4, atol=1e-5)
 
 
@@ -106,9 +104,9 @@ def test_held_out_prediction_is_that_of_the_network_without_the_row(splits):
 
 def test_predicted_in_parts_is_predicted_at_once(splits, monkeypatch):
     networks, rows = StackedMLP(2, 3, (5,)), splits.test
-    whole = predicted(networks, splits.x, rows, torch.arange(2))
+    whole = predicted(networks, splits.x, rows)
     monkeypatch.setattr("fcal.benchmarks.uci.stacked_training._AT_ONCE", 1)
-    parts = predicted(networks, splits.x, rows, torch.arange(2))
+    parts = predicted(networks, splits.x, rows)
     assert_close(whole.loc, parts.loc)
     assert_close(whole.scale, parts.scale)
 
@@ -133,10 +131,10 @@ def test_epochs_are_chosen_by_likelihood_of_held_out_rows(splits):
 
 
 def test_kept_weights_may_be_of_another_epoch_for_each_network(splits):
-    rows, split = without_folds(splits)
+    rows = without_folds(splits)
     start = StackedMLP(len(rows), 3, (5,))
     schedule = Schedule(epochs=4, batch=16, rate=1e-2, checkpoints=3)
-    trace = train(start, splits.x, splits.y, rows, split, loss=nll_sum, schedule=schedule, seed=0)
+    trace = train(start, splits.x, splits.y, rows, loss=nll_sum, schedule=schedule, seed=0)
     places = torch.arange(len(rows)) % len(trace.epochs)
     mixed = trace.at(places).theta.detach()
     for member, place in enumerate(places.tolist()):

@@ -1,7 +1,6 @@
 """Files of sensor data: every checksum, name, shape and value is verified."""
 
-import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -30,23 +29,13 @@ def data_file(folder: Path, name: str) -> Path:
     one that a file ``SHA256SUMS`` in the same folder lists (as ``sha256sum`` writes it), for your own data, and
     otherwise that of the published data.
 
-    Args:
-        folder: Folder of the data.
-        name: Path of the file in it.
-
     Raises:
         ValueError: There is no such file, or it has another checksum.
     """
-    for root in (folder, folder / _FOLDER):
-        path = root / name
-        if path.is_file():
-            _check_sum(root, name)
-            return path
-    raise ValueError(f"expected `data` a folder with {name}, got {folder}, which has none")
-
-
-def _check_sum(root: Path, name: str) -> None:
-    path, own = root / name, root / _SUMS
+    roots = [root for root in (folder, folder / _FOLDER) if (root / name).is_file()]
+    if not roots:
+        raise ValueError(f"expected `data` a folder with {name}, got {folder}, which has none")
+    path, own = roots[0] / name, roots[0] / _SUMS
     size = path.stat().st_size
     if size > _LARGEST:
         raise ValueError(f"expected {path} of at most {_LARGEST} bytes, got {size}")
@@ -57,6 +46,7 @@ def _check_sum(root: Path, name: str) -> None:
             f"expected {path} with the SHA-256 {expected[name][:12]}..., got {actual[:12]}...: the file is damaged or "
             f"not the published one; list data of your own in {own}, as sha256sum does"
         )
+    return path
 
 
 def published_sums() -> dict[str, str]:
@@ -75,16 +65,6 @@ def _sums(text: str) -> dict[str, str]:
     return {name.strip().removeprefix("*"): digest.lower() for digest, name in pairs}
 
 
-def digest(sums: Sequence[str]) -> str:
-    """One checksum of several.
-
-    Example:
-        >>> digest([])[:8]
-        'e3b0c442'
-    """
-    return hashlib.sha256(b"".join(bytes.fromhex(text) for text in sums)).hexdigest()
-
-
 def matrices(path: Path, shapes: Mapping[str, tuple[int | str, ...]]) -> dict[str, Array]:
     """Matrices of a MATLAB file.
 
@@ -96,9 +76,20 @@ def matrices(path: Path, shapes: Mapping[str, tuple[int | str, ...]]) -> dict[st
         ImportError: SciPy is not installed.
         ValueError: Another file format, name or shape, or values that are not finite.
     """
-    variables = _numeric(path)
-    sizes: dict[str, int] = {}
-    return {name: _matrix(variables, name, shape, sizes, path) for name, shape in shapes.items()}
+    variables, columns = _numeric(path), {}
+    sizes: dict[int | str, int] = {}
+    for name, shape in shapes.items():
+        if name not in variables:
+            raise ValueError(f"expected {path} with a matrix of numbers `{name}`, got {', '.join(variables) or 'none'}")
+        value = variables[name]
+        for side, size in zip(shape, value.shape, strict=False):
+            sizes.setdefault(side, size if isinstance(side, str) else side)
+        expected = [sizes.get(side, side) for side in shape]
+        if list(value.shape) != expected or not value.size:
+            sides = ", ".join(map(str, expected))
+            raise ValueError(f"expected `{name}` of {path} of shape ({sides}), got {value.shape}")
+        columns[name] = checked(value.astype(np.float64), np.isfinite(value), f"`{name}` of {path} finite")
+    return columns
 
 
 def _numeric(path: Path) -> dict[str, NDArray[Any]]:
@@ -117,42 +108,18 @@ def _numeric(path: Path) -> dict[str, NDArray[Any]]:
     }
 
 
-def _matrix(
-    variables: Mapping[str, NDArray[Any]], name: str, shape: tuple[int | str, ...], sizes: dict[str, int], path: Path
-) -> Array:
-    value = variables.get(name)
-    if value is None:
-        raise ValueError(f"expected {path} with a matrix of numbers `{name}`, got {', '.join(variables) or 'none'}")
-    fits = value.ndim == len(shape) and all(
-        size == (sizes.setdefault(side, size) if isinstance(side, str) else side)
-        for side, size in zip(shape, value.shape, strict=True)
-    )
-    if not fits or not value.size:
-        sides = ", ".join(str(sizes.get(side, side)) if isinstance(side, str) else str(side) for side in shape)
-        raise ValueError(f"expected `{name}` of {path} of shape ({sides}), got {value.shape}")
-    return finite(value.astype(np.float64), f"`{name}` of {path}")
-
-
-def finite(values: Array, name: str) -> Array:
-    """Values that are all finite.
+def checked(values: Array, valid: NDArray[np.bool_], requirement: str) -> Array:
+    """Values that are all valid.
 
     Example:
-        >>> finite(np.array([1.0, np.nan]), "`r`")
+        >>> values = np.array([1.0, np.nan])
+        >>> checked(values, np.isfinite(values), "`r` finite")
         Traceback (most recent call last):
         ...
         ValueError: expected `r` finite, got nan (1 of 2 values)
     """
-    bad = ~np.isfinite(values)
-    if bad.any():
-        raise ValueError(f"expected {name} finite, got {values[bad][0]} ({bad.sum()} of {bad.size} values)")
-    return values
-
-
-def positive(values: Array, name: str) -> Array:
-    """Values that are all above 0."""
-    bad = ~(values > 0)
-    if bad.any():
-        raise ValueError(f"expected {name} above 0, got {values[bad][0]:g} ({bad.sum()} of {bad.size} values)")
+    if not valid.all():
+        raise ValueError(f"expected {requirement}, got {values[~valid][0]:g} ({(~valid).sum()} of {valid.size} values)")
     return values
 
 
@@ -172,22 +139,18 @@ def numbered_lines(path: Path, columns: Mapping[str, int]) -> dict[str, Array]:
     except UnicodeDecodeError:
         raise ValueError(f"expected {path} a text file in UTF-8, got other bytes") from None
     for number, line in enumerate(lines, start=1):
-        if line.strip():
-            word, numbers = _numbers(line, columns, f"line {number} of {path}")
-            rows[word].append(numbers)
+        if not line.strip():
+            continue
+        word, *texts = line.split()
+        where = f"line {number} of {path}"
+        if word not in columns:
+            raise ValueError(f"expected {where} to begin with {' or '.join(columns)}, got {word[:_SHOWN]!r}")
+        if len(texts) != columns[word]:
+            raise ValueError(f"expected {columns[word]} numbers after {word} in {where}, got {len(texts)}")
+        try:
+            rows[word].append([float(text) for text in texts])
+        except ValueError as error:
+            raise ValueError(f"expected numbers in {where}, got: {str(error)[: 2 * _SHOWN]}") from None
+        if not np.isfinite(rows[word][-1]).all():
+            raise ValueError(f"expected finite numbers in {where}, got {line.strip()[:_SHOWN]!r}")
     return {word: np.array(of_word).reshape(-1, columns[word]) for word, of_word in rows.items()}
-
-
-def _numbers(line: str, columns: Mapping[str, int], where: str) -> tuple[str, list[float]]:
-    word, *rest = line.split()
-    if word not in columns:
-        raise ValueError(f"expected {where} to begin with {' or '.join(columns)}, got {word[:_SHOWN]!r}")
-    if len(rest) != columns[word]:
-        raise ValueError(f"expected {columns[word]} numbers after {word} in {where}, got {len(rest)}")
-    try:
-        numbers = [float(text) for text in rest]
-    except ValueError as error:
-        raise ValueError(f"expected numbers in {where}, got: {str(error)[: 2 * _SHOWN]}") from None
-    if not np.isfinite(numbers).all():
-        raise ValueError(f"expected finite numbers in {where}, got {line.strip()[:_SHOWN]!r}")
-    return word, numbers

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 from torch.nn.functional import softplus
 
-from fcal._datasets import get_batch
 from fcal.benchmarks.problem import Options
 from fcal.crossfitting import recentred
 from fcal.models import predict
@@ -79,12 +78,12 @@ class StateRows:
     def __len__(self) -> int:
         return len(self.errors)
 
-    def __getitem__(self, index: int) -> Mapping[str, Tensor]:
+    def __getitem__(self, index: int | slice | Tensor) -> Mapping[str, Tensor]:
         return {"input": self.inputs[index], "target": self.errors[index]}
 
     def __getitems__(self, indices: Sequence[int]) -> Mapping[str, Tensor]:
         """Several rows at once."""
-        return self[torch.as_tensor(indices)]  # type: ignore[index]
+        return self[torch.as_tensor(indices)]
 
     def where(self, mask: Tensor) -> "StateRows":
         """The rows of a mask."""
@@ -112,7 +111,7 @@ def loss_of(options: Options) -> Loss:
     criterion = objective(replace(config, lam=1.0) if convex else config)
 
     def loss(pred: Distribution, target: Tensor) -> Tensor:
-        terms = criterion(lambda _: pred, {"input": target, "target": target})  # type: ignore[arg-type]
+        terms = criterion(nn.Identity(), {"input": pred, "target": target})
         total = torch.stack(list(terms.values())).sum()
         return (1 - config.lam) * likelihood(pred, target) + config.lam * total if convex else total
 
@@ -138,8 +137,3 @@ def optimize(
         nn.utils.clip_grad_norm_(network.parameters(), 10.0)
         optimizer.step()
         schedule.step()
-
-
-def all_of(rows: Any) -> Mapping[str, Tensor]:
-    """A dataset as one batch."""
-    return get_batch(rows, list(range(len(rows))))

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 
 from fcal.benchmarks.methods import METHODS, row_styles
-from fcal.benchmarks.sensors.tables import STATES, sensor_title
+from fcal.benchmarks.sensors.settings import STATES, TITLES
 from fcal.benchmarks.table import Table
 from fcal.plots.matplotlib_renderer import PALETTE, caption, new_picture, quiet, stroke
 from fcal.plots.styles import line_styles
@@ -53,8 +53,7 @@ def _panel(table: Table, ax: Axes) -> None:
         ax.yaxis.set_minor_formatter(NullFormatter())
     else:
         ax.set_ylim(bottom=0)
-    state = STATES.get(details["state"], details["state"])
-    caption(ax, sensor_title(table), f"given {state}; test stretches never seen")
+    caption(ax, TITLES[details["sensor"]], f"given {STATES[details['state']]}; test stretches never seen")
     ax.set_xlabel(_AXES.get(curve["axis"], curve["axis"]))
     ax.set_ylabel(f"{'robust sd' if details['robust'] else 'sd'} of errors, {details['unit']}")
     ax.legend(frameon=False, fontsize=8)

@@ -1,6 +1,6 @@
 """The errors of one sensor, given part of the state: steps for methods, and scores of their predictions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
 from statistics import stdev
@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributions import Distribution, Normal
 
 import fcal
 from fcal.benchmarks.methods import CrossFitted, Method, Trained
 from fcal.benchmarks.problem import Failed, HeldOut, Networks, Options, Prediction, Problem
-from fcal.benchmarks.scoring import interval_columns, root_mean_square
 from fcal.benchmarks.sensors import trainings
 from fcal.benchmarks.sensors.networks import predicted
 from fcal.benchmarks.sensors.readings import Readings, readings_of
@@ -27,22 +27,14 @@ from fcal.selection import select_family
 from fcal.sweeps import Cell, Store
 
 FACTS = "sensors-facts"
-COLUMNS = ("rmse", "ll", "crps", "ece_z", "ece_q", "coverage", "z2")
+_STATED = ("sensor", "axis", "edges", "robust")  # fields of a table that change a number of the stated noise
+_LEARNT = (*_STATED, "inputs", "corrects", "families")  # and of networks: neither names nor the source's numbers
 _LEVEL = 0.9  # of the column `coverage`
 _TO_CHOOSE = 5000  # approximate number of rows by which families are compared
 
 
 class SensorsProblem(Problem):
-    """One table; its parts are the folds of the stretches of time.
-
-    Args:
-        table: Errors, inputs and bins.
-        settings: Folds, network and budget.
-        store: Where finished trainings are kept.
-        checksum: Checksum of the files.
-        data: Folder of the files; None if nothing is computed.
-        name: Name of the table.
-    """
+    """One table; its parts are the folds of the stretches of time. ``data`` may be None if nothing is computed."""
 
     def __init__(
         self, table: SensorTable, settings: Settings, store: Store, *, checksum: str, data: str | None, name: str = ""
@@ -56,14 +48,14 @@ class SensorsProblem(Problem):
         """Data, table, folds, network, budget, and the table's bins and sums."""
         names = ["df", "bins"]
         if method.needs == "stated":
-            return self._address(["rows", "folds", "seed", *names], self.table.address_of_stated())
+            return self._address(["rows", "folds", "seed", *names], _STATED)
         tuned = isinstance(method, CrossFitted) and method.scales is not None
         return self._address([*trainings.TRAINING, *names, *(trainings.TUNING if tuned else ())])
 
-    def _address(self, settings: Sequence[str], table: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def _address(self, settings: Sequence[str], fields: Sequence[str] = _LEARNT) -> dict[str, Any]:
         return {
             "data": self.checksum,
-            "table": self.table.address() if table is None else dict(table),
+            "table": {name: getattr(self.table, name) for name in fields},
             "settings": {name: getattr(self.settings, name) for name in settings},
         }
 
@@ -116,27 +108,28 @@ class SensorsProblem(Problem):
         """Rows of a fold."""
         return Fold(table=self.table, settings=self.settings, readings=self.readings, number=number)
 
+    def _of_test(self, values: NDArray[Any]) -> list[Tensor]:
+        """Values of the test readings of every fold."""
+        return [torch.from_numpy(values)[rows] for rows in self.test_rows]
+
     def stated(self) -> list[Distribution]:
         """Normal distributions around the known model with the stated standard deviation."""
-        sd = torch.from_numpy(self.readings.stated)
-        return [Normal(torch.zeros(len(rows)).double(), sd[rows]) for rows in self.test_rows]
+        return [Normal(torch.zeros_like(sd), sd) for sd in self._of_test(self.readings.stated)]
 
     def trained(self, method: Trained) -> Prediction:
         """Networks of all training rows."""
         if method.deterministic:
             raise Failed("networks of this benchmark predict distributions")
         own, dists = self._own_cells(method), []
-        for number in range(self.settings.folds):
-            fold, networks = self._networks(number)
-            network = trainings.network_of(own[number], self.store, fold) if own else networks.crossfit.full
+        for fold, networks in self._trained_folds():
+            network = trainings.network_of(own[fold.number], self.store, fold) if own else networks.crossfit.full
             dists.append(fold.on_test(network))
         return Prediction(dists=dists, seconds=self._seconds(own or self.fold_cells))
 
     def held_out(self) -> Networks:
         """Networks trained without a fifth of the stretches, and their predictions for these."""
         parts = []
-        for number in range(self.settings.folds):
-            fold, networks = self._networks(number)
+        for fold, networks in self._trained_folds():
             held = fold.rows.where(fold.held)
             pred = predicted(networks.held_out, held)
             parts.append(HeldOut(pred=pred, target=held.errors, test=fold.on_test(networks.held_out)))
@@ -146,19 +139,19 @@ class SensorsProblem(Problem):
         """Networks of all training rows, with held-out predictions; with ``scales``, error bars replace the latter."""
         cells = [] if scales is None else self._scales_cells(scales, batch)
         parts = []
-        for number in range(self.settings.folds):
-            fold, networks = self._networks(number)
+        for fold, networks in self._trained_folds():
             if scales is None:
                 parts.append(HeldOut.of_crossfit(networks.crossfit, fold.on_test))
                 continue
-            error_bars = trainings.network_of(cells[number], self.store, fold)
+            error_bars = trainings.network_of(cells[fold.number], self.store, fold)
             test = fold.on_test(WithScales(networks.crossfit.full, error_bars))
             parts.append(HeldOut(pred=None, target=None, test=test))
         return Networks(parts=parts, seconds=self._seconds([*self.fold_cells, *cells]))
 
-    def _networks(self, number: int) -> tuple[Fold, FoldNetworks]:
-        fold = self.fold(number)
-        return fold, trainings.networks_of(self.fold_cells[number].config, self.store, fold)
+    def _trained_folds(self) -> Iterator[tuple[Fold, FoldNetworks]]:
+        for number, cell in enumerate(self.fold_cells):
+            fold = self.fold(number)
+            yield fold, trainings.networks_of(cell.config, self.store, fold)
 
     def _seconds(self, cells: Sequence[Cell]) -> float:
         """Processor time of trainings, for one fold."""
@@ -168,17 +161,24 @@ class SensorsProblem(Problem):
     def score(self, method: Method, prediction: Prediction) -> dict[str, Any]:
         """Columns of every fold and of all test rows together, the verdict, and the learnt standard deviations."""
         del method
-        errors = [torch.from_numpy(self.readings.error)[rows] for rows in self.test_rows]
-        if not prediction.dists:
-            return _interval_scores(prediction, errors)
-        dists = [in_double(dist) for dist in prediction.dists]
-        track = [torch.from_numpy(self.readings.track)[rows] for rows in self.test_rows]
-        parts = [_by_row(dist, error) for dist, error in zip(dists, errors, strict=True)]
-        by_fold = [self._columns(part, cluster)[0] for part, cluster in zip(parts, track, strict=True)]
+        prediction = replace(prediction, dists=[in_double(dist) for dist in prediction.dists])
+        errors, tracks = self._of_test(self.readings.error), self._of_test(self.readings.track)
+        parts = [
+            {"track": track, **_by_row(prediction, part, error)}
+            for part, (error, track) in enumerate(zip(errors, tracks, strict=True))
+        ]
         together = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-        overall, report = self._columns(together, torch.cat(track))
+        by_fold = [self._columns(part)[0] for part in parts]
+        overall, report = self._columns(together)
+        columns = {name: [of_fold[name] for of_fold in by_fold] for name in overall}
+        scores = {
+            "columns": columns,
+            "overall": {name: {"mean": value, "sd": stdev(columns[name])} for name, value in overall.items()},
+        }
+        if not report:
+            return scores
         return {
-            **_over_folds(by_fold, overall),
+            **scores,
             "verdict": report["verdict"],
             "conclusive": report["conclusive"],
             "verdict_reason": report["reason"],
@@ -186,16 +186,19 @@ class SensorsProblem(Problem):
             "shift": report["shift"],
             "covered": report["coverage"],
             "floors": {name: report[f"{name}_floor"] for name in ("ece_z", "ece_q")},
-            "learnt": predicted_spreads(self.table, self.readings, dists, self.test_rows),
+            "learnt": predicted_spreads(self.table, self.readings, prediction.dists, self.test_rows),
         }
 
-    def _columns(self, by_row: Mapping[str, Tensor], cluster: Tensor) -> tuple[dict[str, float], dict[str, Any]]:
-        """Columns of rows, and the report of their residuals, with tracks as clusters."""
+    def _columns(self, by_row: Mapping[str, Tensor]) -> tuple[dict[str, float], dict[str, Any]]:
+        """Columns of rows, and the report of their residuals, with tracks as clusters; empty for intervals."""
+        rmse = float(by_row["square"].mean().sqrt())
+        if "covered" in by_row:
+            return {"rmse": rmse, "coverage": float(by_row["covered"].mean())}, {}
         z, df, bins = by_row["z"], self.settings.df, self.settings.bins
         standard = Normal(torch.zeros_like(z), 1.0)
-        report = fcal.evaluate(standard, z, df=df, bins=bins, cluster=cluster).as_dict()
+        report = fcal.evaluate(standard, z, df=df, bins=bins, cluster=by_row["track"]).as_dict()
         columns = {
-            "rmse": float(by_row["square"].mean().sqrt()),
+            "rmse": rmse,
             "ll": float(by_row["ll"].mean()),
             "crps": float(by_row["crps"].mean()),
             "ece_z": report["ece_z"],
@@ -224,30 +227,28 @@ class SensorsProblem(Problem):
         of a stretch as one. All readings are used if networks of several families are trained, otherwise about 5000,
         which is faster.
         """
-        folds = [self._networks(number) for number in range(self.settings.folds)]
+        folds = list(self._trained_folds())
         by_family = {
             family: [in_double(fold.on_test(networks.by_family[family])) for fold, networks in folds]
             for family in self.table.families
         }
-        order = torch.cat(self.test_rows)
-        errors = torch.from_numpy(self.readings.error)[order]
-        subset = torch.zeros(len(order), dtype=torch.bool)
-        subset[:: 1 if len(self.table.families) > 1 else -(-len(order) // _TO_CHOOSE)] = True
+        errors, rows = self._of_test(self.readings.error), len(self.readings)
+        step = 1 if len(self.table.families) > 1 else -(-rows // _TO_CHOOSE)
         normal = cat(by_family[NORMAL])
         assert isinstance(normal, Distribution)
         by_track, by_stretch = (
             select_family(
                 normal,
-                errors,
-                groups=torch.from_numpy(groups)[order],
-                valid_mask=subset,
+                torch.cat(errors),
+                groups=torch.cat(self._of_test(groups)),
+                valid_mask=torch.arange(rows) % step == 0,
                 folds=self.settings.folds,
                 seed=self.settings.seed,
             )
             for groups in (self.readings.track, self.readings.stretch)
         )
         log_likelihoods = {
-            family: torch.cat([-fcal.nll(dist, e) for dist, e in zip(dists, self._split(errors), strict=True)])
+            family: torch.cat([-fcal.nll(dist, error) for dist, error in zip(dists, errors, strict=True)])
             for family, dists in by_family.items()
         }
         return {
@@ -259,36 +260,17 @@ class SensorsProblem(Problem):
             "log_likelihood": {family: float(values.mean()) for family, values in log_likelihoods.items()},
         }
 
-    def _split(self, values: Tensor) -> Sequence[Tensor]:
-        return values.split([len(rows) for rows in self.test_rows])
 
-
-def _by_row(pred: Distribution, errors: Tensor) -> dict[str, Tensor]:
+def _by_row(prediction: Prediction, part: int, errors: Tensor) -> dict[str, Tensor]:
+    """What the columns of a distribution, or of an interval, are means of."""
+    if not prediction.dists:
+        low, high = prediction.intervals[part][_LEVEL]
+        covered = ((low <= errors) & (errors <= high)).double()
+        return {"square": (errors - prediction.means[part]).square(), "covered": covered}
+    pred = prediction.dists[part]
     return {
         "square": (errors - pred.mean).square(),
         "ll": -fcal.nll(pred, errors),
         "crps": fcal.crps(pred, errors),
         "z": fcal.standardize(pred, errors),
     }
-
-
-def _over_folds(by_fold: Sequence[Mapping[str, float]], overall: Mapping[str, float]) -> dict[str, Any]:
-    """Columns of every fold, and those of all test rows with their standard deviation over folds."""
-    columns = {name: [of_fold[name] for of_fold in by_fold] for name in overall}
-    return {
-        "columns": columns,
-        "overall": {name: {"mean": value, "sd": stdev(columns[name])} for name, value in overall.items()},
-    }
-
-
-def _interval_scores(prediction: Prediction, errors: Sequence[Tensor]) -> dict[str, Any]:
-    """Accuracy and coverage of a method that predicts intervals only."""
-
-    def scores(means: Tensor, intervals: Mapping[float, tuple[Tensor, Tensor]], error: Tensor) -> dict[str, Any]:
-        coverage = interval_columns(intervals, error)["coverage"]
-        return {"rmse": root_mean_square(means - error), "coverage": coverage}
-
-    by_fold = [scores(*fold) for fold in zip(prediction.means, prediction.intervals, errors, strict=True)]
-    low, high = (torch.cat([fold[_LEVEL][end] for fold in prediction.intervals]) for end in (0, 1))
-    overall = scores(torch.cat(list(prediction.means)), {_LEVEL: (low, high)}, torch.cat(list(errors)))
-    return _over_folds(by_fold, overall)

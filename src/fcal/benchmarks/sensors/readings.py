@@ -1,7 +1,12 @@
-"""Readings of sensors beside their true values: a laser on a rail, range and bearing to landmarks, pseudoranges."""
+"""Readings of sensors beside their true values: a laser on a rail, range and bearing to landmarks, pseudoranges.
+
+Readers take the folder that has ``barfoot_ser`` and ``smartloc_gnss``, or one with a folder ``robot_known_noise`` that
+has them, and raise a ``ValueError`` if a file is missing, damaged or malformed.
+"""
 
 import functools
-from collections.abc import Callable, Mapping
+import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
@@ -15,11 +20,10 @@ from fcal.benchmarks.sensors.files import (
     LANDMARKS,
     LASER,
     Array,
+    checked,
     data_file,
-    digest,
     matrices,
     numbered_lines,
-    positive,
     published_sums,
 )
 
@@ -28,7 +32,7 @@ Flags = NDArray[np.bool_]
 
 _STRETCH = 20.0  # s; errors of a robot's laser are correlated over about 5 s
 _GNSS_STRETCH = 10.0  # s; those of a satellite over about 10 s, and the drive takes only 283 s
-_GAP = 1.0  # s
+_GAP = 1.0  # s without a reading that end a track
 _LIGHT = 299_792_458.0  # m/s
 _EARTH = 7.292_115_146_7e-5  # rad/s, of WGS 84
 _LASER_SHAPES: dict[str, tuple[int | str, ...]] = {
@@ -39,7 +43,6 @@ _LANDMARK_SHAPES: dict[str, tuple[int | str, ...]] = {
     "y_true": ("n", 1), "th_true": ("n", 1), "true_valid": ("n", 1), "d": (1, 1), "r_var": (1, 1), "b_var": (1, 1),
 }  # fmt: skip
 _GPS, _GLONASS = 1, 4
-_PER_SENSOR = ("sensor", "unit", "state")
 _FEWEST_STRETCHES = 12
 
 
@@ -48,7 +51,6 @@ class Readings:
     """Readings of one sensor, with its known model.
 
     Attributes:
-        sensor: Name of the sensor.
         unit: Unit of the readings.
         time: Time of each reading, in seconds. Shape ``(n,)``, as all below.
         state: True state of robot and target at that time, by name.
@@ -60,7 +62,6 @@ class Readings:
         stretch: Number of the stretch of time, of all targets; no track is in two. Stretches are held out whole.
     """
 
-    sensor: str
     unit: str
     time: Array
     state: Mapping[str, Array]
@@ -74,11 +75,6 @@ class Readings:
     def __len__(self) -> int:
         return len(self.time)
 
-    def select(self, rows: Integers | Flags) -> "Readings":
-        """The readings of these rows."""
-        arrays = {f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name not in _PER_SENSOR}
-        return replace(self, state={name: values[rows] for name, values in self.state.items()}, **arrays)
-
     def thinned(self, most: int) -> "Readings":
         """Every second, third, ... moment of time, so that at most ``most`` readings remain, of all stretches.
 
@@ -86,7 +82,11 @@ class Readings:
         """
         moments, which = np.unique(self.time, return_inverse=True)
         step = -(-len(self) // most)
-        return self.select(which % step == 0) if len(moments) > step else self
+        if len(moments) <= step:
+            return self
+        rows = which % step == 0
+        arrays = {f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name not in ("unit", "state")}
+        return replace(self, state={name: values[rows] for name, values in self.state.items()}, **arrays)
 
 
 def stretches(time: Array, seconds: float) -> Integers:
@@ -99,25 +99,19 @@ def stretches(time: Array, seconds: float) -> Integers:
     return np.floor((time - time.min()) / seconds).astype(np.int64)
 
 
-def tracks(target: Integers, time: Array, stretch: Integers, *, gap: float) -> Integers:
-    """Number of the track of each reading: the same target, without a longer gap, in the same stretch of time.
-
-    Args:
-        target: Landmark or satellite of each reading.
-        time: Time of each reading, in seconds.
-        stretch: See :func:`stretches`.
-        gap: Seconds without a reading that end a track.
+def tracks(target: Integers, time: Array, stretch: Integers) -> Integers:
+    """Number of the track of each reading: the same landmark or satellite, without a gap, in the same stretch of time.
 
     Example:
         >>> seen = np.array([0.0, 0.1, 5.0, 0.0])
-        >>> tracks(np.array([7, 7, 7, 9]), seen, stretches(seen, 20.0), gap=1.0).tolist()
+        >>> tracks(np.array([7, 7, 7, 9]), seen, stretches(seen, 20.0)).tolist()
         [0, 0, 1, 2]
     """
     order = np.lexsort((time, target))
     begins = np.ones(len(time), dtype=bool)
     later, earlier = order[1:], order[:-1]
     begins[1:] = (
-        (target[later] != target[earlier]) | (stretch[later] != stretch[earlier]) | (time[later] - time[earlier] > gap)
+        (target[later] != target[earlier]) | (stretch[later] != stretch[earlier]) | (time[later] - time[earlier] > _GAP)
     )
     numbers = np.empty(len(time), dtype=np.int64)
     numbers[order] = begins.cumsum() - 1
@@ -129,12 +123,6 @@ def read_laser(folder: str | Path) -> Readings:
 
     The known model is r = l - x, the position of the cylinder minus that of the robot. The one track is cut into
     stretches of 20 seconds: errors depend on how the robot drives, so they are correlated within a few seconds.
-
-    Args:
-        folder: Folder with ``barfoot_ser/dataset1.mat``, or with a folder ``robot_known_noise`` that has it.
-
-    Raises:
-        ValueError: The file is missing, damaged or malformed.
     """
     path = data_file(Path(folder), LASER)
     columns = matrices(path, _LASER_SHAPES)
@@ -142,7 +130,6 @@ def read_laser(folder: str | Path) -> Readings:
     known = columns["l"][0, 0] - position
     stretch = stretches(_rising(time, path), _STRETCH)
     return Readings(
-        sensor="laser",
         unit="m",
         time=time,
         state={"distance": known, "velocity": velocity, "speed": np.abs(velocity)},
@@ -165,14 +152,11 @@ def read_landmarks(folder: str | Path, *, valid_only: bool = True) -> tuple[Read
         u = a - x - d \cos\theta, \; w = b - y - d \sin\theta
 
     Args:
-        folder: Folder with ``barfoot_ser/dataset2.mat``, or with a folder ``robot_known_noise`` that has it.
+        folder: Folder of the data.
         valid_only: Leave out moments at which the file marks the true state as invalid.
 
     Returns:
         Ranges and bearings, of the same moments and landmarks.
-
-    Raises:
-        ValueError: The file is missing, damaged or malformed.
     """
     path = data_file(Path(folder), LANDMARKS)
     columns = matrices(path, _LANDMARK_SHAPES)
@@ -188,7 +172,7 @@ def read_landmarks(folder: str | Path, *, valid_only: bool = True) -> tuple[Read
     time, velocity, turn = (columns[name][moment, 0] for name in ("t", "v", "om"))
     stretch = stretches(time, _STRETCH)
     state = {
-        "distance": positive(distance, f"distances of {path}"),
+        "distance": checked(distance, distance > 0, f"distances of {path} above 0"),
         "bearing_cos": np.cos(bearing),
         "bearing_sin": np.sin(bearing),
         "velocity": velocity,
@@ -198,25 +182,26 @@ def read_landmarks(folder: str | Path, *, valid_only: bool = True) -> tuple[Read
         "turning": np.abs(turn),
     }
     state |= {f"landmark_{number}": (landmark == number).astype(np.float64) for number in range(len(columns["l"]))}
-    track = tracks(landmark, time, stretch, gap=_GAP)
-    readings = {
-        "range": ("m", columns["r"][moment, landmark], distance, _sd(columns["r_var"], "r_var", path)),
-        "bearing": ("rad", columns["b"][moment, landmark], bearing, _sd(columns["b_var"], "b_var", path)),
-    }
-    ranges, bearings = (
-        Readings(
-            sensor=sensor,
-            unit=unit,
-            time=time,
-            state=state,
-            reading=reading,
-            known=known,
-            error=reading - known if sensor == "range" else wrapped(reading - known),
-            stated=np.full(len(time), stated),
-            track=track,
-            stretch=stretch,
-        )
-        for sensor, (unit, reading, known, stated) in readings.items()
+    reading = columns["r"][moment, landmark]
+    ranges = Readings(
+        unit="m",
+        time=time,
+        state=state,
+        reading=reading,
+        known=distance,
+        error=reading - distance,
+        stated=np.full(len(time), _sd(columns["r_var"], "r_var", path)),
+        track=tracks(landmark, time, stretch),
+        stretch=stretch,
+    )
+    reading = columns["b"][moment, landmark]
+    bearings = replace(
+        ranges,
+        unit="rad",
+        reading=reading,
+        known=bearing,
+        error=wrapped(reading - bearing),
+        stated=np.full(len(time), _sd(columns["b_var"], "b_var", path)),
     )
     return ranges, bearings
 
@@ -227,12 +212,6 @@ def read_gnss(folder: str | Path) -> Readings:
     A pseudorange is the distance on the rotating earth plus the receiver's clock error, which differs between moments
     and between systems of satellites. It is unknown, so the median error of each moment and system stands for it.
     A track is a satellite within a stretch of 10 seconds. Stretches hold out all satellites, which share a clock error.
-
-    Args:
-        folder: Folder with ``smartloc_gnss``, or with a folder ``robot_known_noise`` that has it.
-
-    Raises:
-        ValueError: A file is missing, damaged or malformed.
     """
     path, truth_path = (data_file(Path(folder), name) for name in (GNSS, GNSS_TRUTH))
     lines = numbered_lines(path, {"pseudorange3": 10, "odom3": 13})["pseudorange3"]
@@ -248,15 +227,14 @@ def read_gnss(folder: str | Path) -> Readings:
     known = distance + clock_terms(reading - distance, time, system)
     stretch = stretches(time, _GNSS_STRETCH)
     return Readings(
-        sensor="gnss",
         unit="m",
         time=time,
         state={"strength": strength, "elevation": elevation, "glonass": (system == _GLONASS).astype(np.float64)},
         reading=reading,
         known=known,
         error=reading - known,
-        stated=np.sqrt(positive(variance, f"covariances of {path}")),
-        track=tracks(satellite.astype(np.int64), time, stretch, gap=_GAP),
+        stated=np.sqrt(checked(variance, variance > 0, f"covariances of {path} above 0")),
+        track=tracks(satellite.astype(np.int64), time, stretch),
         stretch=stretch,
     )
 
@@ -297,8 +275,7 @@ def clock_terms(errors: Array, time: Array, system: Array) -> Array:
     """
     _, groups = np.unique(np.stack([time, system]), axis=1, return_inverse=True)
     groups = groups.reshape(-1)
-    order = np.argsort(groups, kind="stable")
-    medians = [np.median(group) for group in np.split(errors[order], np.bincount(groups).cumsum()[:-1])]
+    medians = [np.median(errors[groups == number]) for number in range(groups.max() + 1)]
     return np.array(medians)[groups]
 
 
@@ -312,7 +289,7 @@ def _positions(time: Array, truth: Array, path: Path) -> Array:
 
 
 def _sd(variance: Array, name: str, path: Path) -> float:
-    return float(np.sqrt(positive(variance, f"`{name}` of {path}")[0, 0]))
+    return float(np.sqrt(checked(variance, variance > 0, f"`{name}` of {path} above 0")[0, 0]))
 
 
 def _rising(time: Array, path: Path) -> Array:
@@ -322,7 +299,7 @@ def _rising(time: Array, path: Path) -> Array:
 
 
 _FILES = {"laser": (LASER,), "range": (LANDMARKS,), "bearing": (LANDMARKS,), "gnss": (GNSS, GNSS_TRUTH)}
-_READERS: Mapping[str, Callable[[Path], Readings]] = {
+_READERS = {
     "laser": read_laser,
     "range": lambda folder: read_landmarks(folder)[0],
     "bearing": lambda folder: read_landmarks(folder)[1],
@@ -332,9 +309,9 @@ _READERS: Mapping[str, Callable[[Path], Readings]] = {
 
 def checksum(sensor: str, data: str | None = None) -> str:
     """One checksum of the files of a sensor: those in a folder, or the published ones where it is None."""
-    if data is None:
-        return digest([published_sums()[name] for name in _FILES[sensor]])
-    return digest([sha256_of(data_file(Path(data), name)) for name in _FILES[sensor]])
+    published = published_sums()
+    sums = [published[name] if data is None else sha256_of(data_file(Path(data), name)) for name in _FILES[sensor]]
+    return hashlib.sha256(bytes.fromhex("".join(sums))).hexdigest()
 
 
 @functools.lru_cache(maxsize=4)

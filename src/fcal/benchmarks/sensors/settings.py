@@ -2,13 +2,18 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
 
 from fcal._checks import check_integer, check_number
 from fcal._registry import Registry
 
 NORMAL = "normal"
 FAMILIES = (NORMAL, "laplace", "logistic", "student-t", "gumbel")  # of the distributions that networks predict
+TITLES = {"laser": "Laser", "range": "Range", "bearing": "Bearing", "gnss": "GNSS"}  # of sensors
+STATES = {
+    "motion": "distance and speed",
+    "signal": "C/N0, elevation and system",
+    "whole": "everything that is known, with signs",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +22,7 @@ class SensorTable:
 
     Attributes:
         sensor: Name of the sensor.
-        state: Name of the inputs.
+        state: Name of the inputs, in :data:`STATES`.
         inputs: Inputs of the network, names in :attr:`Readings.state`; one that ends in ``*`` stands for all with
             this prefix.
         axis: Input that is divided into bins.
@@ -37,15 +42,6 @@ class SensorTable:
     robust: bool = False
     corrects: bool = True
     families: tuple[str, ...] = (NORMAL,)
-
-    def address(self) -> dict[str, Any]:
-        """Fields that change a number of a cell: neither the name of the state nor the source's numbers."""
-        fields = dataclasses.asdict(self)
-        return {name: value for name, value in fields.items() if name not in ("state", "source")}
-
-    def address_of_stated(self) -> dict[str, Any]:
-        """Fields that change a number of the stated noise, which does not depend on networks."""
-        return {name: getattr(self, name) for name in ("sensor", "axis", "edges", "robust")}
 
 
 _METRES = (0.0, 2.0, 4.0, 6.0)
@@ -73,12 +69,7 @@ TABLES.add(
         sensor="range", state="motion", inputs=(*_MOTION, "turning"), axis="distance", edges=_METRES, source=_RANGE
     ),
 )
-TABLES.add(
-    "bearing",
-    SensorTable(
-        sensor="bearing", state="motion", inputs=(*_MOTION, "turning"), axis="distance", edges=_METRES, source=_BEARING
-    ),
-)
+TABLES.add("bearing", dataclasses.replace(TABLES["range"], sensor="bearing", source=_BEARING))
 TABLES.add(
     "gnss",
     SensorTable(

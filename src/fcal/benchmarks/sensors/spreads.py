@@ -33,7 +33,7 @@ def measured_spreads(table: SensorTable, readings: Readings) -> dict[str, Any]:
 
     return {
         "stated_sd": _root_mean_square(readings.stated),
-        "measured_sd": measured(_all(readings)),
+        "measured_sd": measured(np.ones(len(readings), dtype=bool)),
         "bins": [
             {"low": low, "high": high, "n": int(inside.sum()), "measured_sd": measured(inside)}
             for low, high, inside in _bins(table, readings)
@@ -65,14 +65,10 @@ def predicted_spreads(
         return error_spread(parts, robust=table.robust)
 
     return {
-        "all": asdict(spread(_all(readings))),
+        "all": asdict(spread(np.ones(len(readings), dtype=bool))),
         "bins": [asdict(spread(inside)) for _, _, inside in _bins(table, readings)],
         "curve": [spread(inside).sd for inside in _along_axis(table, readings)],
     }
-
-
-def _all(readings: Readings) -> Flags:
-    return np.ones(len(readings), dtype=bool)
 
 
 def _bins(table: SensorTable, readings: Readings) -> list[tuple[float, float, Flags]]:

@@ -1,9 +1,10 @@
 """Trainings of the sensor benchmark: networks that have not seen a fold of the stretches, each fold a cell."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,13 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from fcal._datasets import get_batch
 from fcal.benchmarks.problem import Options
 from fcal.benchmarks.sensors.networks import (
     AT_ONCE,
     Loss,
     StateNetwork,
     StateRows,
-    all_of,
     likelihood,
     loss_of,
     optimize,
@@ -33,16 +34,7 @@ from fcal.sweeps import Cell, Store
 
 FOLD, FIT, SCALES = "sensors-fold", "sensors-fit", "sensors-scales"
 VERSION = 1  # part of every address; increase it when the same config gives different numbers
-TRAINING = (
-    "rows",
-    "folds",
-    "inner_folds",
-    "hidden",
-    "steps",
-    "rate",
-    "batch",
-    "seed",
-)  # settings of networks of a fold
+TRAINING = ("rows", "folds", "inner_folds", "hidden", "steps", "rate", "batch", "seed")  # settings of a fold's networks
 TUNING = ("tune_steps", "tune_rate", "tune_batch")  # settings of networks of error bars
 _HELD_OUT = 5  # one of this many folds of the training stretches is held out for recalibration
 _TO_CHOOSE = 3000  # approximate number of rows by which a family is chosen
@@ -55,14 +47,7 @@ def fold_of(readings: Readings, settings: Settings) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Fold:
-    """A fold of one table: rows to train on and rows to test on.
-
-    Attributes:
-        table: Errors and inputs.
-        settings: Network and budget.
-        readings: All readings of the sensor.
-        number: Number of the fold.
-    """
+    """A fold of one table: rows to train on and rows to test on."""
 
     table: SensorTable
     settings: Settings
@@ -117,32 +102,26 @@ class Fold:
             batch_size=AT_ONCE,
         )
 
-    def fit(self, rows: Any, family: str, loss: Loss | None = None) -> StateNetwork:
-        """A new network, trained by likelihood or with another loss."""
-        settings, batch = self.settings, all_of(rows)
+    def network(self, batch: Mapping[str, Tensor], family: str) -> StateNetwork:
+        """A network that is not trained, in the units of a batch."""
+        hidden, corrects = self.settings.hidden, self.table.corrects
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(settings.seed)
-            network = self._network(batch["input"], batch["target"], family)
+            torch.manual_seed(self.settings.seed)
+            return StateNetwork(batch["input"], batch["target"], hidden=hidden, family=family, corrects=corrects)
+
+    def fit(self, rows: Any, family: str, loss: Loss = likelihood) -> StateNetwork:
+        """A trained network."""
+        settings, batch = self.settings, get_batch(rows, list(range(len(rows))))
+        network = self.network(batch, family)
         optimize(
-            network,
-            batch,
-            loss or likelihood,
-            steps=settings.steps,
-            rate=settings.rate,
-            size=settings.batch,
-            seed=settings.seed,
+            network, batch, loss, steps=settings.steps, rate=settings.rate, size=settings.batch, seed=settings.seed
         )
         return network
 
-    def empty(self, family: str) -> StateNetwork:
-        """A network to load weights into."""
-        features = self.rows.inputs.shape[1]
-        with torch.random.fork_rng(devices=[]):
-            return self._network(torch.zeros(2, features), torch.zeros(2), family)
-
-    def _network(self, inputs: Tensor, errors: Tensor, family: str) -> StateNetwork:
-        hidden, corrects = self.settings.hidden, self.table.corrects
-        return StateNetwork(inputs, errors, hidden=hidden, family=family, corrects=corrects)
+    def load(self, store: Store, kind: str, config: Mapping[str, Any], families: Sequence[str]) -> list[StateNetwork]:
+        """Networks of stored weights, each with its family."""
+        waiting = iter(families)
+        return load_networks(store, kind, config, lambda: self.network(self.rows[:2], next(waiting)), len(families))
 
     def on_test(self, model: Any) -> Distribution:
         """Predictions for the test rows."""
@@ -157,7 +136,7 @@ class FoldNetworks:
         family: Family that was chosen on the training rows.
         crossfit: Networks of that family, of all training rows and without each inner fold.
         held_out: Network of that family, trained without the rows held out for recalibration.
-        by_family: Networks of all training rows for every candidate.
+        by_family: Networks of all training rows, for every candidate and the normal family.
     """
 
     family: str
@@ -167,13 +146,7 @@ class FoldNetworks:
 
 
 def fold_cell(config: Mapping[str, Any], number: int, name: str) -> Cell:
-    """The trainings of one fold by likelihood.
-
-    Args:
-        config: Address of the data, the table and the settings of training.
-        number: Number of the fold.
-        name: Name of the table.
-    """
+    """The trainings of one fold by likelihood; ``config`` is the address of its table."""
     fold_config = {"version": VERSION, **config, "fold": number}
     return training_cell(FOLD, fold_config, affinity=name, label=f"networks ({name}, fold {number})")
 
@@ -214,12 +187,11 @@ def train(kind: str, config: Mapping[str, Any], store: Store, fold: Fold) -> dic
 
 def _train_fold(fold: Fold) -> tuple[list[StateNetwork], str]:
     """Networks in the order in which :func:`networks_of` reads them, and the family that was chosen."""
-    normal = fold.crossfit(lambda rows: fold.fit(rows, NORMAL))
-    family = _choose_family(fold, normal)
-    networks = [normal.full, *normal.without]
+    crossfits = {NORMAL: fold.crossfit(lambda rows: fold.fit(rows, NORMAL))}
+    family = _choose_family(fold, crossfits[NORMAL])
     if family != NORMAL:
-        chosen = fold.crossfit(lambda rows: fold.fit(rows, family))
-        networks += [chosen.full, *chosen.without]
+        crossfits[family] = fold.crossfit(lambda rows: fold.fit(rows, family))
+    networks = [network for crossfit in crossfits.values() for network in (crossfit.full, *crossfit.without)]
     networks.append(fold.fit(fold.rows.where(~fold.held), family))
     networks += [fold.fit(fold.rows, other) for other in _further(fold, family)]
     return networks, family
@@ -235,14 +207,13 @@ def _choose_family(fold: Fold, normal: CrossFit) -> str:
     families = fold.table.families
     if len(families) == 1:
         return families[0]
-    subset = torch.zeros(len(fold.groups), dtype=torch.bool)
-    subset[:: -(-len(fold.groups) // _TO_CHOOSE)] = True
+    step = -(-len(fold.groups) // _TO_CHOOSE)
     selection = select_family(
         normal.held_out,
         normal.target,
         groups=fold.groups,
         families=families,
-        valid_mask=subset,
+        valid_mask=torch.arange(len(fold.groups)) % step == 0,
         folds=fold.settings.inner_folds,
         seed=fold.settings.seed,
     )
@@ -253,7 +224,8 @@ def _train_scales(config: Mapping[str, Any], fold: Fold, base: CrossFit) -> Stat
     """One network of error bars, from the weights of the full network."""
 
     def fit_scales(rows: Any, start: StateNetwork) -> StateNetwork:
-        optimize(start, all_of(rows), loss_of(config["objective"]), **config["fit"], seed=fold.settings.seed)
+        batch = get_batch(rows, list(range(len(rows))))
+        optimize(start, batch, loss_of(config["objective"]), **config["fit"], seed=fold.settings.seed)
         return start
 
     scales: StateNetwork = base.with_scales(fit_scales, nested=False).full.scales
@@ -265,24 +237,22 @@ def networks_of(config: Mapping[str, Any], store: Store, fold: Fold) -> FoldNetw
     result = store.get(FOLD, config)
     assert result is not None, "the fold has not been trained"
     family, models = result["family"], fold.settings.inner_folds + 1
-    further = _further(fold, family)
-    of_crossfits = [NORMAL] * models + ([family] * models if family != NORMAL else [])
-    families = iter([*of_crossfits, family, *further])
-    count = len(of_crossfits) + 1 + len(further)
-    networks = load_networks(store, FOLD, config, lambda: fold.empty(next(families)), count)
-    first = len(of_crossfits) - models  # of the crossfit of the chosen family
-    by_family = {NORMAL: networks[0], family: networks[first]}
-    by_family |= dict(zip(further, networks[len(of_crossfits) + 1 :], strict=True))
+    crossfitted, further = dict.fromkeys([NORMAL, family]), _further(fold, family)
+    families = [*(name for name in crossfitted for _ in range(models)), family, *further]
+    networks = iter(fold.load(store, FOLD, config, families))
+    of_crossfits = {name: list(islice(networks, models)) for name in crossfitted}
+    held_out = next(networks)
+    full = {name: of_crossfit[0] for name, of_crossfit in of_crossfits.items()}
     return FoldNetworks(
         family=family,
-        crossfit=fold.crossfit(in_order(networks[first : first + models])),
-        held_out=networks[len(of_crossfits)],
-        by_family={name: by_family[name] for name in fold.table.families},
+        crossfit=fold.crossfit(in_order(of_crossfits[family])),
+        held_out=held_out,
+        by_family=full | dict(zip(further, networks, strict=True)),
     )
 
 
 def network_of(cell: Cell, store: Store, fold: Fold) -> StateNetwork:
     """The network of a training of a fold by another objective, or of its error bars."""
     family = store.get(FOLD, cell.config["fold"])["family"]
-    (network,) = load_networks(store, cell.kind, cell.config, lambda: fold.empty(family))
+    (network,) = fold.load(store, cell.kind, cell.config, [family])
     return network

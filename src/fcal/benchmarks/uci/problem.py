@@ -15,9 +15,9 @@ from fcal.benchmarks import scoring
 from fcal.benchmarks.methods import CrossFitted, CVPlus, Ensemble, Method, Trained
 from fcal.benchmarks.problem import Folds, HeldOut, Members, Networks, Options, Prediction, Problem
 from fcal.benchmarks.uci import trainings
-from fcal.benchmarks.uci.settings import Settings
+from fcal.benchmarks.uci.settings import Schedule, Settings
 from fcal.benchmarks.uci.splits import Splits
-from fcal.benchmarks.uci.stacked_training import error_bar_loss, predicted
+from fcal.benchmarks.uci.stacked_training import each_network, error_bar_loss, nll_each, predicted, squared_error_each
 from fcal.benchmarks.uci.trainings import Choice, OutOfFold
 from fcal.crossfitting import levelled
 from fcal.models.ensembles import StackedMLP
@@ -115,11 +115,23 @@ class UCIProblem(Problem):
 
     def _choice(self, method: Trained) -> Choice:
         if method.deterministic:
-            return trainings.deterministic(self.splits, self.fit, all_rows=method.all_rows)
-        return trainings.tuned(
+            generator = torch.Generator().manual_seed(self._seed + 5)
+            features, hidden = self.splits.x.shape[-1], self.fit["hidden"]
+            start = StackedMLP(self.splits.count, features, hidden, generator=generator)
+            return trainings.train_and_choose(
+                self.splits,
+                (start, start),
+                [lambda pred, target: squared_error_each(pred, target).sum()],
+                score=squared_error_each,
+                schedule=Schedule(**self.fit["schedule"]),
+                seed=self._seed + 6,
+                all_rows=method.all_rows,
+            )
+        return trainings.train_and_choose(
             self.splits,
-            self.networks,
-            method.candidates,
+            (self.networks["nll"], self.networks["nll_all"]),
+            [each_network(options) for options in method.candidates],
+            score=nll_each,
             schedule=self.settings.tuning(self.splits.seen.shape[1]),
             seed=self._seed + 7,
             all_rows=method.all_rows,
@@ -128,7 +140,7 @@ class UCIProblem(Problem):
     def held_out(self) -> Networks:
         """Networks whose epoch is chosen by the held-out rows, and their predictions for these rows."""
         splits, network = self.splits, self.networks["repaired"]
-        preds = predicted(network, splits.x, splits.held_out, splits.numbers)
+        preds = predicted(network, splits.x, splits.held_out)
         parts = []
         for split, test in enumerate(self._on_test(network)):
             rows = splits.of_fold(split)
@@ -164,8 +176,8 @@ class UCIProblem(Problem):
 
         def by_fold() -> list[Normal]:
             networks = self.networks["folds"].select(torch.arange(splits.folds) * splits.count + split)
-            rows, numbers = splits.test[split].expand(splits.folds, -1), torch.full((splits.folds,), split)
-            pred = splits.original(predicted(networks, splits.x, rows, numbers), split)
+            rows = splits.test[split].expand(splits.folds, -1)
+            pred = splits.original(predicted(networks, splits.x[split, None], rows), split)
             return [_of_split(pred, fold) for fold in range(splits.folds)]
 
         return HeldOut(
@@ -179,7 +191,7 @@ class UCIProblem(Problem):
         """Networks of all rows, whose epoch is chosen by all folds."""
         splits = self.splits
         networks = self.networks["members"].select(torch.arange(count * splits.count))
-        preds = predicted(networks, splits.x, splits.test.repeat(count, 1), splits.numbers.repeat(count))
+        preds = predicted(networks, splits.x, splits.test.repeat(count, 1))
         parts = [
             [splits.original(_of_split(preds, member * splits.count + split), split) for member in range(count)]
             for split in range(splits.count)
@@ -190,8 +202,7 @@ class UCIProblem(Problem):
         """Every column by split, and calibration errors of the residuals of all splits together."""
         if isinstance(method, CVPlus):
             prediction = replace(prediction, means=())  # CV+ consists of fold networks: no single network has its mean
-        targets = [self.splits.raw[rows] for rows in self.splits.test]
-        return scored(prediction, targets)
+        return scored(prediction, [self.splits.raw[rows] for rows in self.splits.test])
 
     @cached_property
     def _trained(self) -> Mapping[str, Any]:
@@ -214,7 +225,7 @@ class UCIProblem(Problem):
 
     def _on_test(self, network: StackedMLP) -> list[Normal]:
         """Predictions for the test rows of every split in original units."""
-        pred = predicted(network, self.splits.x, self.splits.test, self.splits.numbers)
+        pred = predicted(network, self.splits.x, self.splits.test)
         return [self.splits.original(_of_split(pred, split), split) for split in range(self.splits.count)]
 
 
@@ -235,15 +246,12 @@ def scored(prediction: Prediction, targets: list[Tensor]) -> dict[str, Any]:
     result: dict[str, Any] = {"columns": {name: scores["columns"].get(name, missing) for name in COLUMNS}}
     if prediction.dists:
         pairs = zip(prediction.dists, targets, strict=True)
-        result["pooled"] = _pooled(torch.cat([fcal.standardize(dist, target).double() for dist, target in pairs]))
+        z = torch.cat([fcal.standardize(dist, target).double() for dist, target in pairs])
+        bins, df = grid_of(len(z))
+        report = scoring.standard_report(z, bins=bins, df=df)
+        errors = scoring.rounded({"ece_z": report.ece_z, "ece_q": report.ece_q}, DIGITS)
+        result["pooled"] = {"n": len(z), "bins": bins, "df": df, **errors}
     return {**result, **prediction.details}
-
-
-def _pooled(z: Tensor) -> dict[str, Any]:
-    bins, df = grid_of(len(z))
-    report = scoring.standard_report(z, bins=bins, df=df)
-    errors = scoring.rounded({"ece_z": report.ece_z, "ece_q": report.ece_q}, DIGITS)
-    return {"n": len(z), "bins": bins, "df": df, **errors}
 
 
 def _is_likelihood(method: Trained) -> bool:

@@ -1,7 +1,6 @@
 """Training of stacked networks, each on its own rows; averaged weights are kept at several epochs."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -31,12 +30,7 @@ class Trace:
         self.network, self.epochs, self.thetas = network, list(epochs), thetas
 
     def at(self, index: Tensor | int, members: Tensor | None = None) -> StackedMLP:
-        """The networks as they were at a kept epoch.
-
-        Args:
-            index: Index of the epoch, or one for each network.
-            members: Indices of networks; all if None.
-        """
+        """Networks, all if ``members`` is None, as they were at the kept epoch of an index, or of one for each."""
         if members is None:
             members = torch.arange(self.network.members)
         return self.network.with_theta(self.thetas[torch.as_tensor(index).expand(len(members)), members])
@@ -47,7 +41,6 @@ def train(
     x: Tensor,
     target: Tensor,
     rows: Tensor,
-    split: Tensor,
     *,
     loss: Loss,
     schedule: Schedule,
@@ -57,11 +50,10 @@ def train(
     """Train stacked networks, in place.
 
     Args:
-        network: Stack of ``m`` networks.
+        network: Stack of ``m`` networks; number ``i`` is of split ``i % splits``.
         x: Features, once for each split. Shape ``(splits, n, features)``.
         target: Targets. Shape ``(splits, n)``.
         rows: Rows that each network is trained on, as indices into ``x``. Shape ``(m, r)``.
-        split: Split of each network. Shape ``(m,)``.
         loss: Loss of predictions and targets of shape ``(m, b)``, summed over networks.
         schedule: Epochs, batches and rate.
         seed: Seed of the order of rows.
@@ -74,6 +66,7 @@ def train(
     count = rows.shape[1]
     # The rows of each network are shuffled once, so that one permutation per epoch serves all networks.
     shuffled = rows.gather(1, torch.rand(rows.shape, generator=generator).argsort(1))
+    split = torch.arange(len(rows)) % len(x)
     indices = (shuffled + split[:, None] * x.shape[1]).T.contiguous()
     features, targets = x.reshape(-1, x.shape[-1]), target.reshape(-1)
     centers = None if center is None else center.reshape(-1)
@@ -105,14 +98,14 @@ def train(
     return Trace(network, kept, torch.stack(thetas))
 
 
-def predicted(network: StackedMLP, x: Tensor, rows: Tensor, split: Tensor) -> Normal:
-    """Predictions of each network for rows of its split. Shape ``(m, r)``."""
+def predicted(network: StackedMLP, x: Tensor, rows: Tensor) -> Normal:
+    """Predictions of each network for rows of its split, ``i % splits`` as in :func:`train`. Shape ``(m, r)``."""
     step = max(_AT_ONCE // (rows.shape[1] * max(network.sizes)), 1)
     preds = []
     with torch.no_grad():
         for start in range(0, len(rows), step):
             members = torch.arange(start, min(start + step, len(rows)))
-            preds.append(network.select(members)(x[split[members, None], rows[members]]))
+            preds.append(network.select(members)(x[members[:, None] % len(x), rows[members]]))
     return Normal(torch.cat([pred.loc for pred in preds]), torch.cat([pred.scale for pred in preds]))
 
 
@@ -125,11 +118,6 @@ def nll_sum(pred: Normal, target: Tensor) -> Tensor:
 def nll_each(pred: Normal, target: Tensor) -> Tensor:
     """Mean negative log-likelihood of each network. Shape ``(m,)``."""
     return -pred.log_prob(target).double().mean(1)
-
-
-def squared_error_sum(pred: Normal, target: Tensor) -> Tensor:
-    """Mean squared error of each network's mean, summed over networks."""
-    return squared_error_each(pred, target).sum()
 
 
 def squared_error_each(pred: Normal, target: Tensor) -> Tensor:
@@ -145,16 +133,15 @@ def each_network(options: Options) -> Loss:
         total = pred.loc.new_zeros(())
         for mean, sigma, y in zip(pred.loc, pred.scale, target, strict=True):
             dist = Normal(mean, sigma, validate_args=False)
-            for term in terms(_Predicted(dist), {"input": y, "target": y}).values():
+            for term in terms(nn.Identity(), {"input": dist, "target": y}).values():
                 total = total + term
         return total
 
     return loss
 
 
-def each_candidate(candidates: Sequence[Options]) -> Loss:
-    """Several objectives, each for an equal share of the networks."""
-    losses = [each_network(options) for options in candidates]
+def in_shares(losses: Sequence[Loss]) -> Loss:
+    """Several losses, each for an equal share of the networks."""
 
     def loss(pred: Normal, target: Tensor) -> Tensor:
         parts = zip(losses, *(tensor.chunk(len(losses)) for tensor in (pred.loc, pred.scale, target)), strict=True)
@@ -171,15 +158,3 @@ def error_bar_loss(options: Options) -> Loss:
         return each_network(options)
     lam, calibration = options["lam"], each_network({**options, "lam": 1.0})
     return lambda pred, target: lam * calibration(pred, target) + (1 - lam) * nll_sum(pred, target)
-
-
-class _Predicted(nn.Module):
-    """A model that returns a fixed prediction."""
-
-    def __init__(self, pred: Normal) -> None:
-        super().__init__()
-        self.pred = pred
-
-    def forward(self, _: Any) -> Normal:
-        """The prediction."""
-        return self.pred

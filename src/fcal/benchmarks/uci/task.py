@@ -1,19 +1,35 @@
 """The UCI benchmark: regression on eight tables with the standard splits, next to published figures."""
 
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from importlib import resources
 from typing import Any, ClassVar
 
+from fcal.benchmarks.markdown import lines_of, spread_text
 from fcal.benchmarks.problem import Problem
-from fcal.benchmarks.table import Table
-from fcal.benchmarks.task import Results, Task
-from fcal.benchmarks.uci import tables, trainings
-from fcal.benchmarks.uci.problem import UCIProblem
+from fcal.benchmarks.scoring import COVERAGE, CRPS, ECE_Q, ECE_Z, RMSE, TRAIN_S, WIDTH, rounded
+from fcal.benchmarks.table import Column, Row, Spread, Table, row_of
+from fcal.benchmarks.task import Result, Results, Task
+from fcal.benchmarks.uci import trainings
+from fcal.benchmarks.uci.problem import COLUMNS, DIGITS, UCIProblem, grid_of
 from fcal.benchmarks.uci.settings import PRESETS, Settings
 from fcal.benchmarks.uci.splits import fingerprint
 from fcal.data.uci import uci_folder
+from fcal.metrics.calibration_errors import floor_of_q, floor_of_z
 from fcal.sweeps import Store
 
+BASELINE = "temperature"  # row that other methods are compared with
+LOG_LIKELIHOOD = Column(
+    name="ll",
+    title="log-likelihood",
+    description="mean over test rows, in the target's unit; more is better",
+    lower_is_better=False,
+    digits=4,
+)
 _DF = 50  # K of the losses: a batch has 256 rows, or all rows of a small table
+_ROW_DETAILS = ("pooled", "epochs", "candidates")
+_POOLED = (ECE_Z, ECE_Q)
 _TINY = "Preset tiny shows that everything runs and says nothing about methods."
 
 
@@ -37,7 +53,28 @@ class UCITask(Task[Settings]):
         "without each of five folds, on that fold. Nothing is chosen by the test rows.",
     )
     presets = PRESETS
-    columns = tables.TABLE_COLUMNS
+    columns = (
+        RMSE,
+        LOG_LIKELIHOOD,
+        replace(CRPS, digits=4),
+        ECE_Z,
+        ECE_Q,
+        replace(
+            COVERAGE,
+            name="coverage_68",
+            title="in 68 %",
+            description="share of targets in the central interval of 68 %",
+        ),
+        COVERAGE,
+        replace(
+            COVERAGE,
+            name="coverage_95",
+            title="in 95 %",
+            description="share of targets in the central interval of 95 %",
+        ),
+        replace(WIDTH, digits=4, ranked=False),  # a narrow interval that does not cover is no better
+        replace(TRAIN_S, digits=4, ranked=False),
+    )
     problem = UCIProblem
     error = "se"
     rows = (
@@ -114,8 +151,31 @@ class UCITask(Task[Settings]):
         return [name for name in methods if name in self.rows_of_1x50 or name not in self.rows]
 
     def table(self, settings: Settings, problems: Sequence[Problem], results: Results) -> Table:
-        """The table of one UCI table and network."""
-        return tables.uci_table(settings, problems[0].labels, results)
+        """The table of one UCI table and network; a cell holds all splits."""
+        labels = problems[0].labels
+        cells = {name: repetitions[0] for name, repetitions in results.items()}
+        done = [cell for cell in cells.values() if "columns" in cell]
+        splits = max((len(cell["columns"]["rmse"]) for cell in done), default=0)
+        pooled: Mapping[str, Any] = next((cell["pooled"] for cell in done if "pooled" in cell), {})
+        n_test = pooled["n"] // splits if pooled else 0
+        bins, df = grid_of(n_test)
+        return Table(
+            labels=labels,
+            seeds=splits,
+            bins=bins,
+            df=df,
+            n_test=n_test,
+            columns=COLUMNS,
+            rows={name: _row(cell, splits) for name, cell in cells.items()},
+            floors=_floors(n_test, bins, df) if n_test else {},
+            details={
+                "splits": splits,
+                "folds": settings.folds,
+                "pooled": _pooled_grid(pooled),
+                "published": published_numbers(labels["dataset"]),
+                "paired": _paired(cells),
+            },
+        )
 
     def table_title(self, table: Table) -> str:
         """Names of the table and the network."""
@@ -128,11 +188,21 @@ class UCITask(Task[Settings]):
 
     def beside(self, table: Table) -> list[list[str]]:
         """Published figures."""
-        return tables.published_lines(table)
+        published = {
+            name: f"{figure['mean']:.2f}" + ("" if figure["se"] is None else f" ± {figure['se']:.2f}")
+            for name, figure in table.details["published"].items()
+        }
+        return [["*published, MC dropout*", *(published.get(column.name, "") for column in self.columns)]]
 
     def sections(self, table: Table) -> list[tuple[str, str]]:
         """Paired differences and pooled residuals."""
-        return tables.sections(table)
+        grid, sections = table.details["pooled"], []
+        if table.details["paired"]:
+            sections.append(("Log-likelihood against temperature scaling, split by split:", _paired_lines(table)))
+        if grid:
+            sentence = f"Residuals of all splits together, n = {grid['n']:,}, S = {grid['bins']}, K = {grid['df']}:"
+            sections.append((sentence, _pooled_lines(table)))
+        return sections
 
 
 UCI = UCITask()
@@ -148,3 +218,78 @@ def _known_digests(store: Store) -> dict[str, str]:
     if not fits:
         raise ValueError(f"expected finished cells of the UCI benchmark, got none in {store.folder}")
     return {fit["dataset"]: fit["digest"] for fit in fits}
+
+
+def published_numbers(dataset: str) -> dict[str, dict[str, float | None]]:
+    """Figures of MC dropout, by column.
+
+    Example:
+        >>> published_numbers("yacht")["ll"]
+        {'mean': -1.25, 'se': 0.01}
+    """
+    text = resources.files("fcal.benchmarks.uci").joinpath("published.json").read_text(encoding="utf-8")
+    return {
+        column: dict(zip(("mean", "se"), pair, strict=True))
+        for column, pair in json.loads(text)["tables"].get(dataset, {}).items()
+    }
+
+
+def _row(cell: Result, splits: int) -> Row:
+    if "columns" not in cell:
+        cell = {**cell, "columns": {name: [None] * splits for name in COLUMNS}}
+    return row_of([cell], COLUMNS, se=True, **{name: cell[name] for name in _ROW_DETAILS if name in cell})
+
+
+def _floors(count: int, bins: int, df: int) -> dict[str, dict[str, float | None]]:
+    """Scores of calibrated models on the same number of independent rows."""
+    floors = {"ece_z": floor_of_z(count, bins)[0], "ece_q": floor_of_q(count, bins, df).ece}
+    return {name: rounded({"expected": floor.expected, "q95": floor.q95}, DIGITS) for name, floor in floors.items()}
+
+
+def _pooled_grid(pooled: Mapping[str, Any]) -> dict[str, Any]:
+    """Number of residuals of all splits together, bins and sums, and the scores of calibrated models.
+
+    Splits share rows, so residuals are not quite independent and the floors are a little too low.
+    """
+    if not pooled:
+        return {}
+    grid = {name: pooled[name] for name in ("n", "bins", "df")}
+    return {**grid, "floors": _floors(grid["n"], grid["bins"], grid["df"])}
+
+
+def _paired(cells: Mapping[str, Result]) -> dict[str, Any]:
+    """Log-likelihood minus that of temperature scaling, split by split."""
+    values = {name: cell["columns"]["ll"] for name, cell in cells.items() if "columns" in cell}
+    known = {name: column for name, column in values.items() if None not in column}
+    baseline = known.pop(BASELINE, None)
+    if baseline is None:
+        return {}
+    pairs = {}
+    for name, column in known.items():
+        differences = [a - b for a, b in zip(column, baseline, strict=True)]
+        above = sum(difference >= 0 for difference in differences)
+        pairs[f"{name} - {BASELINE}"] = {**asdict(Spread.of(differences, se=True)), "above": above, "ll": differences}
+    return pairs
+
+
+def _paired_lines(table: Table) -> str:
+    column = replace(LOG_LIKELIHOOD, digits=3)
+    lines = [
+        [
+            name,
+            spread_text(column, {statistic: pair[statistic] for statistic in ("mean", "sd", "se")}, "se"),
+            f"{pair['above']} of {len(pair['ll'])}",
+        ]
+        for name, pair in table.details["paired"].items()
+    ]
+    return lines_of(["", "difference, mean ± standard error", "splits where it is no worse"], lines)
+
+
+def _pooled_lines(table: Table) -> str:
+    rows = {name: row.details["pooled"] for name, row in table.rows.items() if "pooled" in row.details}
+    floors = {name: floor["expected"] for name, floor in table.details["pooled"]["floors"].items()}
+    lines = [
+        [name, *(column.text(numbers[column.name]) for column in _POOLED)]
+        for name, numbers in {**rows, "*calibrated model*": floors}.items()
+    ]
+    return lines_of(["", *(column.heading for column in _POOLED)], lines)

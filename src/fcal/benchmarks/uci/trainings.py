@@ -1,7 +1,7 @@
 """Trainings of the UCI benchmark: the networks that all rows of a table share, and those of single rows."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -9,21 +9,11 @@ import torch
 from torch import Tensor
 from torch.distributions import Normal
 
-from fcal.benchmarks.problem import Failed, Options
+from fcal.benchmarks.problem import Failed
 from fcal.benchmarks.trainings import WEIGHTS, training_cell
 from fcal.benchmarks.uci.settings import NETWORKS, Schedule, Settings
 from fcal.benchmarks.uci.splits import Splits, same_length, splits_of
-from fcal.benchmarks.uci.stacked_training import (
-    Loss,
-    Trace,
-    each_candidate,
-    nll_each,
-    nll_sum,
-    predicted,
-    squared_error_each,
-    squared_error_sum,
-    train,
-)
+from fcal.benchmarks.uci.stacked_training import Loss, Trace, in_shares, nll_sum, predicted, train
 from fcal.models.ensembles import StackedMLP
 from fcal.sweeps import Cell, Store, load_tensors, save_tensors
 
@@ -63,10 +53,16 @@ def fit(config: Mapping[str, Any], data: str, store: Store) -> dict[str, Any]:
     middle = time.process_time()
     members = member_trace(splits, config["hidden"], schedule, count=config["members"], seed=config["seed"])
     end = time.process_time()
-    chosen = choose_epochs(splits, folds)
-    thetas = {
-        name: network.theta.detach() for name, network in _chosen_networks(splits, folds, members, chosen).items()
+    chosen, numbers = choose_epochs(splits, folds), splits.numbers
+    networks = {  # those of the first fold come first among fold networks
+        "nll": folds.at(chosen["nll"], numbers),
+        "repaired": folds.at(chosen["repaired"], numbers),
+        "nll_all": members.at(chosen["nll"], numbers),
+        "full": members.at(chosen["folds"], numbers),
+        "folds": folds.at(chosen["folds"].repeat(splits.folds)),
+        "members": members.at(chosen["members"].repeat(config["members"])),
     }
+    thetas = {name: network.theta.detach() for name, network in networks.items()}
     save_tensors(store.artifact(FIT, config, WEIGHTS), thetas)
     return {
         "status": "done",
@@ -99,21 +95,22 @@ def load_fit(config: Mapping[str, Any], features: int, store: Store) -> dict[str
 def fold_trace(splits: Splits, hidden: tuple[int, ...], schedule: Schedule, *, seed: int) -> Trace:
     """Networks trained without each fold, fold by fold: network ``fold * splits + split``."""
     start = StackedMLP(splits.folds * splits.count, splits.x.shape[-1], hidden, generator=_generator(1000 * seed + 1))
-    rows, split = without_folds(splits)
-    return train(start, splits.x, splits.y, rows, split, loss=nll_sum, schedule=schedule, seed=1000 * seed + 2)
+    rows = without_folds(splits)
+    return train(start, splits.x, splits.y, rows, loss=nll_sum, schedule=schedule, seed=1000 * seed + 2)
 
 
 def member_trace(splits: Splits, hidden: tuple[int, ...], schedule: Schedule, *, count: int, seed: int) -> Trace:
     """Networks trained on all rows: network ``member * splits + split``; single rows use the first member."""
     start = StackedMLP(count * splits.count, splits.x.shape[-1], hidden, generator=_generator(1000 * seed + 3))
-    rows, split = splits.train.repeat(count, 1), splits.numbers.repeat(count)
-    return train(start, splits.x, splits.y, rows, split, loss=nll_sum, schedule=schedule, seed=1000 * seed + 4)
+    rows = splits.train.repeat(count, 1)
+    return train(start, splits.x, splits.y, rows, loss=nll_sum, schedule=schedule, seed=1000 * seed + 4)
 
 
-def without_folds(splits: Splits) -> tuple[Tensor, Tensor]:
-    """Rows and splits of all fold networks."""
-    pairs = [(split, fold) for fold in range(splits.folds) for split in range(splits.count)]
-    return same_length([splits.without_fold(*pair) for pair in pairs]), torch.tensor([split for split, _ in pairs])
+def without_folds(splits: Splits) -> Tensor:
+    """Rows that each fold network is trained on."""
+    return same_length(
+        [splits.without_fold(split, fold) for fold in range(splits.folds) for split in range(splits.count)]
+    )
 
 
 def held_out_prediction(splits: Splits, folds: StackedMLP) -> Normal:
@@ -122,7 +119,7 @@ def held_out_prediction(splits: Splits, folds: StackedMLP) -> Normal:
     for split in range(splits.count):
         for fold in range(splits.folds):
             member = torch.tensor([fold * splits.count + split])
-            pred = predicted(folds.select(member), splits.x, splits.of_fold(split, fold)[None], torch.tensor([split]))
+            pred = predicted(folds.select(member), splits.x[split, None], splits.of_fold(split, fold)[None])
             held = splits.fold[split] == fold
             mean[split, held], sigma[split, held] = pred.loc[0], pred.scale[0]
     return Normal(mean, sigma)
@@ -135,19 +132,15 @@ def choose_epochs(splits: Splits, folds: Trace) -> dict[str, Tensor]:
         ``nll``: by the likelihood of the held-out rows. ``repaired``: by the same after one factor on sigma, as in
         recalibrated rows. ``members``: by the likelihood of all folds. ``folds``: by the same after one factor.
     """
-    scores: dict[str, list[Tensor]] = {"nll": [], "repaired": [], "members": [], "folds": []}
     target = splits.y.gather(1, splits.train)
     first, every = splits.fold == 0, torch.ones_like(splits.fold, dtype=torch.bool)
+    criteria = {"nll": (first, False), "repaired": (first, True), "members": (every, False), "folds": (every, True)}
+    scores: dict[str, list[Tensor]] = {name: [] for name in criteria}
     for index in range(len(folds.epochs)):
         pred = held_out_prediction(splits, folds.at(index))
         log_sigma = pred.scale.double().log()
         square = ((target - pred.loc) / pred.scale).double().square()
-        for name, rows, factor in (
-            ("nll", first, False),
-            ("repaired", first, True),
-            ("members", every, False),
-            ("folds", every, True),
-        ):
+        for name, (rows, factor) in criteria.items():
             scores[name].append(_mean_nll(log_sigma, square, rows, factor=factor))
     return {name: torch.stack(by_epoch).argmin(0) for name, by_epoch in scores.items()}
 
@@ -157,21 +150,6 @@ def _mean_nll(log_sigma: Tensor, square: Tensor, rows: Tensor, *, factor: bool) 
     count = rows.sum(1)
     level, spread = (log_sigma * rows).sum(1) / count, (square * rows).sum(1) / count
     return level + 0.5 * (spread.log() + 1) if factor else level + 0.5 * spread
-
-
-def _chosen_networks(
-    splits: Splits, folds: Trace, members: Trace, chosen: Mapping[str, Tensor]
-) -> dict[str, StackedMLP]:
-    """Networks that rows use; those of the first fold come first among fold networks."""
-    numbers, count = splits.numbers, members.network.members // splits.count
-    return {
-        "nll": folds.at(chosen["nll"], numbers),
-        "repaired": folds.at(chosen["repaired"], numbers),
-        "nll_all": members.at(chosen["nll"], numbers),
-        "full": members.at(chosen["folds"], numbers),
-        "folds": folds.at(chosen["folds"].repeat(splits.folds)),
-        "members": members.at(chosen["members"].repeat(count)),
-    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,68 +167,45 @@ class Choice:
     candidates: list[int]
 
 
-def deterministic(splits: Splits, config: Mapping[str, Any], *, all_rows: bool = False) -> Choice:
-    """Networks that predict only the mean; their epoch is chosen by the squared error of held-out rows."""
-
-    def trace_of(rows: Tensor) -> Trace:
-        generator = _generator(1000 * config["seed"] + 5)
-        return train(
-            StackedMLP(splits.count, splits.x.shape[-1], config["hidden"], generator=generator),
-            splits.x,
-            splits.y,
-            rows,
-            splits.numbers,
-            loss=squared_error_sum,
-            schedule=Schedule(**config["schedule"]),
-            seed=1000 * config["seed"] + 6,
-        )
-
-    trace = trace_of(splits.seen)
-    index, _ = _best_on_held_out(splits, trace, squared_error_each)
-    network = (trace_of(splits.train) if all_rows else trace).at(index)
-    epochs = [trace.epochs[each] for each in index.tolist()]
-    return Choice(network=network, epochs=epochs, candidates=[0] * splits.count)
-
-
-def tuned(
+def train_and_choose(
     splits: Splits,
-    networks: Networks,
-    candidates: tuple[Options, ...],
+    starts: tuple[StackedMLP, StackedMLP],
+    losses: Sequence[Loss],
     *,
+    score: Loss,
     schedule: Schedule,
     seed: int,
-    all_rows: bool = False,
+    all_rows: bool,
 ) -> Choice:
-    """Networks of the likelihood trained further by other losses; held-out likelihood chooses candidate and epoch.
+    """Train the networks of every split by several losses, and choose one and its epoch by held-out rows.
 
     Args:
         splits: Splits of the table.
-        networks: Networks of the shared training.
-        candidates: Options of every loss.
+        starts: Networks to start from: without the held-out rows, and on all rows.
+        losses: Candidates.
+        score: What is lowest on held-out rows for the chosen candidate and epoch.
         schedule: Schedule of the training.
         seed: Seed of the order of rows.
-        all_rows: Whether the chosen networks are trained once more, on all rows from the network of all rows.
+        all_rows: Whether the chosen networks are trained once more, on all rows.
     """
-    count = len(candidates)
-    split = splits.numbers.repeat(count)
+    count = len(losses)
 
     def trace_of(start: StackedMLP, rows: Tensor) -> Trace:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)  # MMD draws from the predictions
             return train(
-                start.select(split),
+                start.select(splits.numbers.repeat(count)),
                 splits.x,
                 splits.y,
                 rows.repeat(count, 1),
-                split,
-                loss=each_candidate(candidates),
+                loss=in_shares(losses),
                 schedule=schedule,
                 seed=seed,
             )
 
-    trace = trace_of(networks["nll"], splits.seen)
-    index, candidate = _best_on_held_out(splits, trace, nll_each)
-    chosen = trace_of(networks["nll_all"], splits.train) if all_rows else trace
+    trace = trace_of(starts[0], splits.seen)
+    index, candidate = _best_on_held_out(splits, trace, score)
+    chosen = trace_of(starts[1], splits.train) if all_rows else trace
     return Choice(
         network=chosen.at(index, candidate * splits.count + splits.numbers),
         epochs=[trace.epochs[each] for each in index.tolist()],
@@ -265,10 +220,10 @@ def _best_on_held_out(splits: Splits, trace: Trace, score: Loss) -> tuple[Tensor
         Failed: All candidates of a split diverged.
     """
     count = trace.network.members // splits.count
-    rows, split = splits.held_out.repeat(count, 1), splits.numbers.repeat(count)
-    target = splits.y[split].gather(1, rows)
+    rows = splits.held_out.repeat(count, 1)
+    target = splits.y.repeat(count, 1).gather(1, rows)
     scores = torch.stack(
-        [score(predicted(trace.at(index), splits.x, rows, split), target) for index in range(len(trace.epochs))]
+        [score(predicted(trace.at(index), splits.x, rows), target) for index in range(len(trace.epochs))]
     )
     scores = scores.nan_to_num(torch.inf).reshape(-1, splits.count)
     if not bool(scores.isfinite().any(0).all()):
@@ -296,8 +251,8 @@ def out_of_fold(splits: Splits, networks: Networks) -> OutOfFold:
     """Predictions of the fold networks and of the network of all rows."""
     return OutOfFold(
         held_out=held_out_prediction(splits, networks["folds"]),
-        seen=predicted(networks["full"], splits.x, splits.train, splits.numbers),
-        test=predicted(networks["full"], splits.x, splits.test, splits.numbers),
+        seen=predicted(networks["full"], splits.x, splits.train),
+        test=predicted(networks["full"], splits.x, splits.test),
     )
 
 
@@ -311,14 +266,6 @@ def with_error_bars(
     The copy of a fold network learns only from rows of the other folds: its predictions for its own fold choose the
     epoch, 0 included, and are what a last factor is fitted to.
 
-    Args:
-        splits: Splits of the table.
-        networks: Networks of the shared training.
-        preds: Their predictions.
-        loss: Loss of a prediction around its center.
-        schedule: Schedule of the training.
-        seed: Seed of the orders of rows.
-
     Returns:
         Predictions with the new error bars, and the chosen epoch of each split.
     """
@@ -328,11 +275,11 @@ def with_error_bars(
     center.scatter_(1, splits.train, preds.held_out.loc)
     target.scatter_(1, splits.train, preds.held_out.loc + error / factor)
 
-    def trained(name: str, rows: Tensor, split: Tensor) -> Trace:
-        network = networks[name].select(torch.arange(networks[name].members))
-        return train(network, splits.x, target, rows, split, loss=loss, schedule=schedule, seed=seed, center=center)
+    def trained(name: str, rows: Tensor) -> Trace:
+        network = networks[name].with_theta(networks[name].theta.detach())
+        return train(network, splits.x, target, rows, loss=loss, schedule=schedule, seed=seed, center=center)
 
-    folds, full = trained("folds", *without_folds(splits)), trained("full", splits.train, splits.numbers)
+    folds, full = trained("folds", without_folds(splits)), trained("full", splits.train)
     sigmas = [preds.held_out.scale] + [
         held_out_prediction(splits, folds.at(index)).scale for index in range(len(folds.epochs))
     ]
@@ -347,8 +294,8 @@ def with_error_bars(
     return (
         OutOfFold(
             held_out=scaled(preds.held_out, torch.stack(sigmas)[best, splits.numbers]),
-            seen=scaled(preds.seen, predicted(chosen, splits.x, splits.train, splits.numbers).scale),
-            test=scaled(preds.test, predicted(chosen, splits.x, splits.test, splits.numbers).scale),
+            seen=scaled(preds.seen, predicted(chosen, splits.x, splits.train).scale),
+            test=scaled(preds.test, predicted(chosen, splits.x, splits.test).scale),
         ),
         [epochs[index] for index in best.tolist()],
     )
