@@ -7,16 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from fcal.plots.calibrated import (
-    CDF_REGIONS,
-    DENSITY_HOVER,
-    INTERVAL_REGIONS,
-    Curve,
-    chi2_density,
-    density_line,
-    normal_density,
-    reliability_figure,
-)
+from fcal.plots.calibrated import CDF_REGIONS, DENSITY_HOVER, INTERVAL_REGIONS, Curve, law, reliability_figure
 from fcal.plots.captions import share, shortened
 from fcal.plots.figure import Axis, Band, Figure, Line, Mark, Rule
 from fcal.plots.styles import Columns, Rows, bottom_to_top, column_style, line_styles, ordered, row_style
@@ -174,9 +165,7 @@ def _law(panel: Panel, curves: Mapping[str, Curve], df: Any) -> list[Line]:
     if not curves or (panel.is_of_q and not isinstance(df, int)):
         return []
     low, high = min(x[0] for x, _ in curves.values()), max(x[-1] for x, _ in curves.values())
-    density = chi2_density(low, high, df) if panel.is_of_q else normal_density(low, high)
-    name = f"χ²({df})" if panel.is_of_q else "N(0, 1)"
-    return [density_line(density, name, colour="band", width=LAW_WIDTH)]
+    return [law(df if panel.is_of_q else None, low, high, colour="band", width=LAW_WIDTH)]
 
 
 def learning_figure(
