@@ -172,7 +172,7 @@ def _set_axis(axis: Axis, ax: Axes, ticks: Any, name: str) -> None:
     if axis.limits is not None or axis.from_zero:
         ax.set(**{f"{name}lim": axis.limits or (0, None)})
     if axis.log:
-        _log_ticks(ticks)
+        log_ticks(ticks)
     elif axis.whole:
         ticks.set_major_locator(MaxNLocator(8, integer=True))
 
@@ -181,7 +181,7 @@ def _names_size(rows: int) -> float:
     return _SMALL if rows <= _MANY_NAMES else 6.5
 
 
-def _log_ticks(ticks: Any) -> None:
+def log_ticks(ticks: Any) -> None:
     """Plain numbers, at 1, 2 and 5 where the axis spans less than two decades."""
     low, high = ticks.get_view_interval()
     steps = (1.0, 2.0, 5.0) if math.log10(high / low) < 2 else (1.0,)
