@@ -90,14 +90,8 @@ def reliability_figure(
 ) -> Figure:
     """A reliability diagram: nominal against empirical probability, with the regions named where lines leave room.
 
-    Args:
-        title: Heading.
-        caption: Small lines under it.
-        axes: Labels of both axes.
-        regions: ``CDF_REGIONS`` or ``INTERVAL_REGIONS``.
-        band: Where calibrated models lie, if known.
-        lines: Of the models.
-        legend: Where the legend is; none where empty.
+    ``axes`` are the labels of both, ``regions`` are ``CDF_REGIONS`` or ``INTERVAL_REGIONS``, and ``band`` is where
+    calibrated models lie, if known.
     """
     x, y = (Axis(label=label, limits=(0, 1), share=True) for label in axes)
     tints = [Tint(TINTS[region.name], region.corners) for region in regions]

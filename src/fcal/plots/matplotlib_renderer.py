@@ -84,7 +84,7 @@ def draw(figure: Figure, ax: Any = None) -> Axes:
     for index, mark in enumerate(figure.marks):
         _draw_mark(mark, ax, 1 + index / 100)
     for note in figure.notes:
-        write(ax, note)
+        _write(ax, note)
     for axis, ticks, name in ((figure.x, ax.xaxis, "x"), (figure.y, ax.yaxis, "y")):
         _set_axis(axis, ax, ticks, name)
     if figure.aspect == "equal":
@@ -214,7 +214,7 @@ def caption(ax: Axes, title: str, *lines: str) -> None:
     ax.annotate("\n".join(lines), **below, ha="left", va="bottom", **style)
 
 
-def write(ax: Axes, note: Note) -> None:
+def _write(ax: Axes, note: Note) -> None:
     """Text in a panel, readable also across a curve."""
     halo = [withStroke(linewidth=2.5, foreground="white", alpha=0.85)]
     style: dict[str, Any] = {"fontsize": _SMALL, "color": PALETTE["faint"], "path_effects": halo}

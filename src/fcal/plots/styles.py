@@ -130,12 +130,9 @@ def shown_at_first(rows: Rows, names: Iterable[str]) -> set[str]:
 
 def most_compared(rows: Rows, names: Iterable[str], count: int = 2) -> list[str]:
     """The ``count`` rows of the highest rank, or the first ones where fewer are highlighted, in their usual order."""
-    by_rank = sorted(ordered(rows, names), key=lambda name: _rank(row_style(rows, name), len(rows)))
+    ranks = {name: style.highlight for name, style in rows.items() if style.highlight is not None}
+    by_rank = sorted(ordered(rows, names), key=lambda name: ranks.get(name, len(rows)))
     return ordered(rows, by_rank[:count])
-
-
-def _rank(style: RowStyle, last: int) -> int:
-    return last if style.highlight is None else style.highlight
 
 
 class LineStyle(NamedTuple):

@@ -195,9 +195,8 @@ def _spread(value: Score, seeds: int) -> str:
 
 def _floor(floor: Any) -> tuple[float | None, float | None]:
     """Mean score of calibrated models, and the score that 95 % of them stay below."""
-    if isinstance(floor, Mapping):
-        return score(floor.get("expected", floor.get("mean"))).mean, score(floor.get("q95")).mean
-    return score(floor).mean, None
+    floor = floor or {}
+    return _number(floor.get("expected")), _number(floor.get("q95"))
 
 
 def _common_floor(entry: Table, column: str) -> Any:
@@ -219,12 +218,12 @@ def _own_floor(row: Mapping[str, Any], column: str) -> str:
     return f"floor of this row: {number(expected)}" + ("" if q95 is None else f"; 95 % below {number(q95)}")
 
 
-def _floor_rows(entry: Table) -> list[list[Cell]]:
+def _floor_rows(entry: Table) -> list[list[str]]:
     floors = [_floor(_common_floor(entry, column)) for column in entry["columns"]]
     if all(value is None for pair in floors for value in pair):
         return []
     names = "floor", "95 % below"
-    return [[Cell(name), *(Cell(number(pair[i])) for pair in floors)] for i, name in enumerate(names)]
+    return [[name, *(number(pair[i]) for pair in floors)] for i, name in enumerate(names)]
 
 
 def notes_list(entry: Table, rows: Rows, columns: Columns) -> str:

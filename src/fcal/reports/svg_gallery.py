@@ -52,12 +52,9 @@ def _legend(colours: Mapping[str, str]) -> str:
         "2 sigma of the true noise": _ellipse(*ellipse, TRUTH_COLOUR, dashed=True),
         **{f"2 sigma by {title}": _ellipse(*ellipse, colour) for title, colour in colours.items()},
     }
-    items = "".join(f"<li>{_swatch(shape)}{escaped(name)}</li>" for name, shape in entries.items())
+    start = '<li><svg viewBox="0 0 1 1" aria-hidden="true"><rect width="1" height="1" fill="#444"/>'
+    items = "".join(f"{start}{shape}</svg>{escaped(name)}</li>" for name, shape in entries.items())
     return f'<ul class="legend">{items}</ul>'
-
-
-def _swatch(shape: str) -> str:
-    return f'<svg viewBox="0 0 1 1" aria-hidden="true"><rect width="1" height="1" fill="#444"/>{shape}</svg>'
 
 
 def _figure(image: PredictedPosition, colours: Mapping[str, str], titles: Mapping[str, str]) -> str:
@@ -72,14 +69,11 @@ def _figure(image: PredictedPosition, colours: Mapping[str, str], titles: Mappin
             lines.append(f"{titles[name]} {_numbers(sigma)}")
     if image.label is not None:
         shapes.append(_dot(*image.label))
-    return _framed(image.image, [*shapes, _cross(*image.centre)], lines)
-
-
-def _framed(pixels: NDArray[np.uint8], shapes: Sequence[str], lines: Sequence[str]) -> str:
-    height, width, _ = pixels.shape
+    shapes.append(_cross(*image.centre))
+    height, width, _ = image.image.shape
     box = f"{-_MARGIN:g} {-_MARGIN:g} {1 + 2 * _MARGIN:g} {1 + 2 * _MARGIN:g}"
     label = escaped("image with its true centre; " + "; ".join(lines))
-    picture = f'<image href="{data_uri(pixels)}" width="1" height="1" preserveAspectRatio="none"/>'
+    picture = f'<image href="{data_uri(image.image)}" width="1" height="1" preserveAspectRatio="none"/>'
     return (
         f'<figure><svg viewBox="{box}" preserveAspectRatio="none" style="aspect-ratio:{width / height:.4g}" role="img" '
         f'aria-label="{label}">{picture}{"".join(shapes)}</svg>'
