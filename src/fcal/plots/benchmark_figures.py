@@ -41,15 +41,7 @@ PANELS = (
 
 
 def calibration_figure(panel: Panel, title: str, table: Table, rows: Rows, shown: Collection[str]) -> Figure:
-    """A panel of the paper's figure for one table.
-
-    Args:
-        panel: Which of ``PANELS``.
-        title: Of the table; the first line of the caption.
-        table: With ``curves`` (see :func:`curves_of`) and ``df``, the number of squared residuals in a sum.
-        rows: Descriptions of rows.
-        shown: Rows whose lines are shown at first.
-    """
+    """A panel of :func:`fcal.plots.calibration_sheet` for one table; lines of rows not ``shown`` start hidden."""
     curves = curves_of(table["curves"], panel.curve, rows)
     lines = _row_lines(panel, curves, rows, shown)
     caption = [title, *([] if curves else ["no method has this curve"])]
@@ -156,7 +148,7 @@ def _beyond_axis(curves: Mapping[str, Curve], rows: Rows) -> str:
 def learning_figure(
     histories: Histories, quantity: str, rows: Rows, columns: Columns, shown: Collection[str]
 ) -> Figure:
-    """The figure of :func:`fcal.plots.learning_curves`; lines of rows that are not ``shown`` are hidden at first."""
+    """The figure of :func:`fcal.plots.learning_curves`; lines of rows not ``shown`` start hidden."""
     styles, title = line_styles(rows, histories), column_style(columns, quantity).title
     lines: list[Mark] = []
     for name in bottom_to_top(rows, histories):

@@ -3,12 +3,14 @@
 import math
 from collections.abc import Mapping, Sequence
 from itertools import cycle
+from typing import Literal
 
 from fcal.metrics.report import Floor, Histogram, Reliability, Report, SigmaBins
 from fcal.plots.calibrated import (
     CDF_REGIONS,
     INTERVAL_REGIONS,
     TINTS,
+    Region,
     band_at,
     diagonal,
     law,
@@ -37,25 +39,23 @@ def reliability_z(report: Report) -> Figure:
     An over-confident model lies above the diagonal left of 1/2 and below it on the right, an under-confident one the
     other way round; a biased one lies on one side all along.
     """
-    return reliability_figure(
-        title="CDF of z",
-        caption=(_with_floor("ECE(z)", report.ece_z, report.ece_z_floor), _sizes(report)),
-        axes=("nominal probability", "share of z below"),
-        regions=CDF_REGIONS,
-        band=_band(report.curves.z),
-        lines=[_reliability_line(report.curves.z, "z below")],
-    )
+    return _cdf("z", report, report.curves.z, CDF_REGIONS)
 
 
 def reliability_q(report: Report) -> Figure:
     """CDF of the sums q of squared residuals against chi-squared; over-confidence lies below the diagonal."""
+    return _cdf("q", report, report.curves.q, INTERVAL_REGIONS)
+
+
+def _cdf(name: Literal["z", "q"], report: Report, curve: Reliability, regions: Sequence[Region]) -> Figure:
+    error, floor = getattr(report, f"ece_{name}"), getattr(report, f"ece_{name}_floor")
     return reliability_figure(
-        title="CDF of q",
-        caption=(_with_floor("ECE(q)", report.ece_q, report.ece_q_floor), _sizes(report)),
-        axes=("nominal probability", "share of q below"),
-        regions=INTERVAL_REGIONS,
-        band=_band(report.curves.q),
-        lines=[_reliability_line(report.curves.q, "q below")],
+        title=f"CDF of {name}",
+        caption=(_with_floor(f"ECE({name})", error, floor), _sizes(report)),
+        axes=("nominal probability", f"share of {name} below"),
+        regions=regions,
+        band=_band(curve),
+        lines=[_reliability_line(curve, f"{name} below")],
     )
 
 

@@ -27,14 +27,9 @@ _LONGEST_TITLE = 40
 
 
 def gallery_html(entries: Sequence[Mapping[str, Any]], *, rows: Rows) -> str:
-    """Images side by side, with a legend and the ellipses of the two most compared rows.
+    """Images side by side, of more than 48 the first, with a legend and the ellipses of the two most compared rows.
 
-    Args:
-        entries: See :func:`fcal.plots.predicted_positions.read_gallery`; of more than 48 the first.
-        rows: Descriptions of rows.
-
-    Raises:
-        ValueError: An entry lacks something, or has the wrong shape.
+    Entries are those of :func:`fcal.plots.predicted_positions.read_gallery`.
     """
     images = read_gallery(list(entries)[:_MOST_IMAGES])
     colours = gallery_colours(images, (), rows)
