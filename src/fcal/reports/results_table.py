@@ -195,8 +195,9 @@ def _spread(value: Score, seeds: int) -> str:
 
 def _floor(floor: Any) -> tuple[float | None, float | None]:
     """Mean score of calibrated models, and the score that 95 % of them stay below."""
-    floor = floor or {}
-    return _number(floor.get("expected")), _number(floor.get("q95"))
+    if isinstance(floor, Mapping):
+        return score(floor.get("expected", floor.get("mean"))).mean, score(floor.get("q95")).mean
+    return score(floor).mean, None
 
 
 def _common_floor(entry: Table, column: str) -> Any:
