@@ -23,13 +23,12 @@ def test_lines_pass_through_every_point_in_the_order_given():
     ax = lines(back, x="accuracy", y="calibration")
     assert points(ax.lines[0]) == back["a"]
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("accuracy", "calibration")
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["a"]
+    assert [line.get_label() for line in ax.lines] == ["a"]
 
 
 def test_lines_are_drawn_on_the_axes_passed_in():
     ax = Figure().subplots()
-    assert lines(SERIES, x="K", y="ECE", log_x=True, legend=False, ax=ax) is ax
-    assert ax.get_legend() is None
+    assert lines(SERIES, x="K", y="ECE", log_x=True, ax=ax) is ax
     with pytest.raises(TypeError, match="expected `ax` matplotlib axes or None, got str"):
         lines(SERIES, x="K", y="ECE", ax="here")
 
@@ -109,8 +108,8 @@ def test_dots_show_every_name_with_its_number():
 def test_pictures_stay_within_their_figure():
     many = {f"a rather long name of a series, number {i}": [(1, i + 1.0), (10, i + 2.0)] for i in range(9)}
     for ax in (
-        lines(many, x="K", y="ECE", title="title", notes=["note"], log_x=True, floor=(0.5, 0.7)),
-        dots({name: pairs[0][1] for name, pairs in many.items()}, x="ECE(q)", title="title", floor=(0.5, 0.7)),
+        lines(many, x="K", y="ECE", log_x=True, floor=(0.5, 0.7)),
+        dots({name: pairs[0][1] for name, pairs in many.items()}, x="ECE(q)", floor=(0.5, 0.7)),
     ):
         width, height = ax.figure.get_size_inches()
         FigureCanvasAgg(ax.figure).draw()

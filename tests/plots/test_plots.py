@@ -17,7 +17,7 @@ from scipy import stats
 
 import fcal.plots as plots
 from fcal.metrics.report import Reliability, SigmaBins
-from fcal.plots.calibrated import band_at, chi2_density, normal_density
+from fcal.plots.calibrated import band_at, law
 from fcal.plots.matplotlib_renderer import PALETTE
 
 SINGLE = (
@@ -119,13 +119,13 @@ def test_histogram_heights_are_the_densities_and_the_law_integrates_to_one():
 
 
 def test_laws_are_those_of_scipy():
-    x, density = normal_density(-6.0, 9.0)
-    assert (x[0], x[-1]) == (-6.0, 9.0)
-    np.testing.assert_allclose(density, stats.norm.pdf(x), rtol=1e-12)
+    normal = law(None, -6.0, 9.0)
+    assert (normal.x[0], normal.x[-1]) == (-6.0, 9.0)
+    np.testing.assert_allclose(normal.y, stats.norm.pdf(normal.x), rtol=1e-12)
     for df in (1, 2, 7):
-        x, density = chi2_density(0.0, 40.0, df)
-        assert min(x) > 0
-        np.testing.assert_allclose(density, stats.chi2.pdf(x, df), rtol=1e-11)
+        chi_squared = law(df, 0.0, 40.0)
+        assert min(chi_squared.x) > 0
+        np.testing.assert_allclose(chi_squared.y, stats.chi2.pdf(chi_squared.x, df), rtol=1e-11)
 
 
 def test_band_of_a_share_between_levels_follows_its_standard_deviation():

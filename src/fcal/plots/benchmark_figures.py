@@ -3,20 +3,10 @@
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
-from fcal.plots.calibrated import (
-    CDF_REGIONS,
-    DENSITY_HOVER,
-    INTERVAL_REGIONS,
-    Curve,
-    chi2_density,
-    density_line,
-    normal_density,
-    reliability_figure,
-)
+from fcal.plots.calibrated import CDF_REGIONS, DENSITY_HOVER, INTERVAL_REGIONS, Curve, law, reliability_figure
 from fcal.plots.captions import share, shortened
 from fcal.plots.figure import Axis, Band, Figure, Line, Mark, Rule
 from fcal.plots.styles import Columns, Rows, bottom_to_top, column_style, line_styles, ordered, row_style
@@ -33,24 +23,13 @@ _SUBSETS = {"train": "training: ", "val": "validation: ", "": ""}
 _STAGE_CAPTION = "thin vertical line: from here on each method trains by its own loss, from its best weights so far"
 
 
-@dataclass(frozen=True)
-class Panel:
+class Panel(NamedTuple):
     """One of the four rows of the paper's figure: the distribution or the reliability of z or of q."""
 
-    name: str
+    curve: str
     title: str
     x: str
     y: str
-
-    @property
-    def is_histogram(self) -> bool:
-        """Whether it shows densities; else shares below nominal levels."""
-        return self.name.endswith("_histogram")
-
-    @property
-    def is_of_q(self) -> bool:
-        """Whether it shows sums of squared residuals; else the residuals themselves."""
-        return self.name.startswith("q")
 
 
 PANELS = (
@@ -62,34 +41,30 @@ PANELS = (
 
 
 def calibration_figure(panel: Panel, title: str, table: Table, rows: Rows, shown: Collection[str]) -> Figure:
-    """A panel of the paper's figure for one table.
-
-    Args:
-        panel: Which of ``PANELS``.
-        title: Of the table; the first line of the caption.
-        table: With ``curves`` (see :func:`curves_of`) and ``df``, the number of squared residuals in a sum.
-        rows: Descriptions of rows.
-        shown: Rows whose lines are shown at first.
-    """
-    curves = curves_of(table["curves"], panel.name, rows)
+    """A panel of :func:`fcal.plots.calibration_sheet` for one table; lines of rows not ``shown`` start hidden."""
+    curves = curves_of(table["curves"], panel.curve, rows)
     lines = _row_lines(panel, curves, rows, shown)
     caption = [title, *([] if curves else ["no method has this curve"])]
-    if not panel.is_histogram:
+    if panel.curve in ("z", "q"):
         return reliability_figure(
             title=panel.title,
             caption=caption,
             axes=(panel.x, panel.y),
-            regions=INTERVAL_REGIONS if panel.is_of_q else CDF_REGIONS,
-            band=band_of(table["curves"], panel.name, rows),
+            regions=CDF_REGIONS if panel.curve == "z" else INTERVAL_REGIONS,
+            band=band_of(table["curves"], panel.curve, rows),
             lines=lines,
         )
     beyond = _beyond_axis({name: curve for name, curve in curves.items() if name in shown}, rows)
+    df, density = table.get("df") if panel.curve == "q_histogram" else None, []
+    if curves and (isinstance(df, int) or panel.curve == "z_histogram"):
+        low, high = min(x[0] for x, _ in curves.values()), max(x[-1] for x, _ in curves.values())
+        density = [law(df, low, high, colour="band", width=LAW_WIDTH)]
     return Figure(
         title=panel.title,
         caption=[*caption, beyond],
         x=Axis(label=panel.x),
         y=Axis(label=panel.y, from_zero=True),
-        marks=[*_law(panel, curves, table.get("df")), *lines],
+        marks=[*density, *lines],
     )
 
 
@@ -141,18 +116,18 @@ def band_of(methods: Mapping[str, Any], name: str, rows: Rows) -> Band | None:
 
 
 def _row_lines(panel: Panel, curves: Mapping[str, Curve], rows: Rows, shown: Collection[str]) -> list[Line]:
-    styles = line_styles(rows, curves)
+    styles, steps = line_styles(rows, curves), panel.curve.endswith("_histogram")
     return [
         Line(
             x=curves[name][0],
             y=curves[name][1],
             colour=styles[name].colour,
             dash=styles[name].dash,
-            width=1.5 if panel.is_histogram else 2,
+            width=1.5 if steps else 2,
             name=row_style(rows, name).full_title,
-            hover=DENSITY_HOVER if panel.is_histogram else f"nominal %{{x:.1%}}<br>{panel.y} %{{y:.2%}}",
-            steps=panel.is_histogram,
-            clipped=panel.is_histogram,
+            hover=DENSITY_HOVER if steps else f"nominal %{{x:.1%}}<br>{panel.y} %{{y:.2%}}",
+            steps=steps,
+            clipped=steps,
             row=name,
             visible=name in shown,
         )
@@ -170,28 +145,10 @@ def _beyond_axis(curves: Mapping[str, Curve], rows: Rows) -> str:
     return f"beyond the axis: {', '.join(shares)}" if shares else ""
 
 
-def _law(panel: Panel, curves: Mapping[str, Curve], df: Any) -> list[Line]:
-    if not curves or (panel.is_of_q and not isinstance(df, int)):
-        return []
-    low, high = min(x[0] for x, _ in curves.values()), max(x[-1] for x, _ in curves.values())
-    density = chi2_density(low, high, df) if panel.is_of_q else normal_density(low, high)
-    name = f"χ²({df})" if panel.is_of_q else "N(0, 1)"
-    return [density_line(density, name, colour="band", width=LAW_WIDTH)]
-
-
 def learning_figure(
     histories: Histories, quantity: str, rows: Rows, columns: Columns, shown: Collection[str]
 ) -> Figure:
-    """One quantity over epochs: on training data thin and dotted, with the colour of each row.
-
-    Args:
-        histories: By row, a list of epochs such as ``{"epoch": 0, "train_nll": 1.0, "val_nll": 1.2}``; a vertical line
-            stands where their ``stage`` changes, and with it the loss.
-        quantity: Which to draw, such as ``"nll"``.
-        rows: Descriptions of rows.
-        columns: Descriptions of quantities.
-        shown: Rows whose lines are shown at first.
-    """
+    """The figure of :func:`fcal.plots.learning_curves`; lines of rows not ``shown`` start hidden."""
     styles, title = line_styles(rows, histories), column_style(columns, quantity).title
     lines: list[Mark] = []
     for name in bottom_to_top(rows, histories):

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 import torch
-from torch import Tensor
 from torch.distributions import Chi2, Normal
 
 from fcal.metrics.report import Reliability, SigmaBins
@@ -19,33 +18,21 @@ _DENSITY_POINTS = 241
 _NAME_WIDTH, _NAME_HEIGHT = 0.36, 0.07  # of the name of a region, as shares of the axes
 
 
-def normal_density(low: float, high: float) -> Curve:
-    """Points from ``low`` to ``high`` and the density of N(0, 1) there.
+def law(df: int | None, low: float, high: float, *, colour: str = "ink", width: float = 2) -> Line:
+    """The density beside a histogram: of chi-squared with ``df`` degrees of freedom for q, of N(0, 1) for z (None).
 
     Example:
-        >>> x, density = normal_density(-1.0, 1.0)
-        >>> round(x[120], 9), round(density[120], 4)
-        (0.0, 0.3989)
+        >>> density = law(2, 0.0, 4.0)
+        >>> density.name, density.x[119], round(density.y[119], 4)  # exp(-x / 2) / 2
+        ('χ²(2)', 2.0, 0.1839)
     """
-    x = _points(low, high)
-    return x.tolist(), Normal(0.0, 1.0).log_prob(x).exp().tolist()
-
-
-def chi2_density(low: float, high: float, df: int) -> Curve:
-    """Positive points from ``low`` to ``high`` and the density of chi-squared with ``df`` degrees of freedom there.
-
-    Example:
-        >>> x, density = chi2_density(0.0, 4.0, df=2)
-        >>> x[119], round(density[119], 4)  # exp(-x / 2) / 2
-        (2.0, 0.1839)
-    """
-    x = _points(low, high)
-    x = x[x > 0]
-    return x.tolist(), Chi2(torch.tensor(float(df), dtype=torch.float64)).log_prob(x).exp().tolist()
-
-
-def _points(low: float, high: float) -> Tensor:
-    return torch.linspace(low, high, _DENSITY_POINTS, dtype=torch.float64)
+    x = torch.linspace(low, high, _DENSITY_POINTS, dtype=torch.float64)
+    if df is None:
+        name, y = "N(0, 1)", Normal(0.0, 1.0).log_prob(x).exp()
+    else:
+        x = x[x > 0]
+        name, y = f"χ²({df})", Chi2(torch.tensor(float(df), dtype=torch.float64)).log_prob(x).exp()
+    return Line(x=x.tolist(), y=y.tolist(), colour=colour, width=width, name=name, hover=DENSITY_HOVER)
 
 
 class Region(NamedTuple):
@@ -99,16 +86,12 @@ def reliability_figure(
     regions: Sequence[Region],
     band: Band | None,
     lines: Sequence[Line],
+    legend: Literal["", "above"] = "",
 ) -> Figure:
     """A reliability diagram: nominal against empirical probability, with the regions named where lines leave room.
 
-    Args:
-        title: Heading.
-        caption: Small lines under it.
-        axes: Labels of both axes.
-        regions: ``CDF_REGIONS`` or ``INTERVAL_REGIONS``.
-        band: Where calibrated models lie, if known.
-        lines: Of the models.
+    ``axes`` are the labels of both, ``regions`` are ``CDF_REGIONS`` or ``INTERVAL_REGIONS``, and ``band`` is where
+    calibrated models lie, if known.
     """
     x, y = (Axis(label=label, limits=(0, 1), share=True) for label in axes)
     tints = [Tint(TINTS[region.name], region.corners) for region in regions]
@@ -120,6 +103,7 @@ def reliability_figure(
         y=y,
         marks=[*tints, *([band] if band else []), diagonal(0, 1), *lines],
         notes=[Note(region.name, *region.spot(curves), region.side) for region in regions],
+        legend=legend,
         aspect="equal",
     )
 
@@ -127,11 +111,6 @@ def reliability_figure(
 def diagonal(low: float, high: float) -> Line:
     """Where both axes have the same value."""
     return Line(x=(low, high), y=(low, high), colour="faint", width=1, dash="dashed")
-
-
-def density_line(curve: Curve, name: str, *, colour: str = "ink", width: float = 2) -> Line:
-    """The density of a law beside a histogram."""
-    return Line(x=curve[0], y=curve[1], colour=colour, width=width, name=name, hover=DENSITY_HOVER)
 
 
 def sigma_limits(curves: Iterable[SigmaBins]) -> tuple[float, float]:

@@ -2,11 +2,10 @@
 
 import math
 
-from fcal.metrics.report import Floor, Histogram, Interval, Report
+from fcal.metrics.report import Interval
 
 MISSING = "—"
 _MOST_PLAIN = 1e5
-_LEAST_SHARE = 5e-5
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -48,47 +47,6 @@ def interval(value: Interval) -> str:
         '1.50 [1.42, 1.58]'
     """
     return f"{number(value.value)} [{number(value.low)}, {number(value.high)}]"
-
-
-def floor(value: Floor | None) -> str:
-    """The scores of calibrated models.
-
-    Example:
-        >>> floor(Floor(0.0041, 0.007))
-        'floor 0.00410 (95 % below 0.00700)'
-    """
-    return "" if value is None else f"floor {number(value.expected)} (95 % below {number(value.q95)})"
-
-
-def sizes(report: Report) -> str:
-    """Bins, degrees of freedom and amount of data, which calibration errors depend on."""
-    return f"S = {report.bins}, K = {report.df}, n = {count(report.n)}"
-
-
-def with_floor(name: str, value: float | None, least: Floor | None) -> str:
-    """A named score beside those of calibrated models.
-
-    Example:
-        >>> with_floor("ECE(z)", 0.0213, Floor(0.0041, 0.007))
-        'ECE(z) 0.0213; floor 0.00410 (95 % below 0.00700)'
-    """
-    return "; ".join(filter(None, (f"{name} {number(value)}", floor(least))))
-
-
-def sigma_bins(report: Report, bins: int) -> str:
-    """How errors were grouped by sigma."""
-    grouped = "one bin" if bins == 1 else f"{bins} bins of about equal counts"
-    return f"{grouped}, n = {count(report.n)}"
-
-
-def beyond(histogram: Histogram) -> str:
-    """The share of the data beyond the axis of a histogram; empty where that rounds to 0.
-
-    Example:
-        >>> beyond(Histogram(edges=(0.0, 1.0), density=(0.9,), beyond=0.1))
-        '; 10.00 % beyond the axis'
-    """
-    return f"; {share(histogram.beyond, 2)} beyond the axis" if histogram.beyond >= _LEAST_SHARE else ""
 
 
 def shortened(name: str, most: int) -> str:

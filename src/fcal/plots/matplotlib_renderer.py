@@ -84,7 +84,7 @@ def draw(figure: Figure, ax: Any = None) -> Axes:
     for index, mark in enumerate(figure.marks):
         _draw_mark(mark, ax, 1 + index / 100)
     for note in figure.notes:
-        write(ax, note)
+        _write(ax, note)
     for axis, ticks, name in ((figure.x, ax.xaxis, "x"), (figure.y, ax.yaxis, "y")):
         _set_axis(axis, ax, ticks, name)
     if figure.aspect == "equal":
@@ -95,7 +95,7 @@ def draw(figure: Figure, ax: Any = None) -> Axes:
         caption(ax, figure.title, *figure.caption)
     quiet(ax)
     if rows:
-        ax.tick_params(axis="y", labelsize=_names_size(rows), length=0)
+        ax.tick_params(axis="y", labelsize=_SMALL if rows <= _MANY_NAMES else 6.5, length=0)
     return ax
 
 
@@ -106,7 +106,9 @@ def _draw_mark(mark: Mark, ax: Axes, order: float) -> None:
         case Band():
             ax.fill_between(mark.x, mark.low, mark.high, color=PALETTE[mark.colour], lw=0, zorder=order)
         case Bars():
-            _draw_bars(mark, ax, order)
+            soft = PALETTE[f"{mark.colour}-soft"]
+            ax.stairs(mark.heights, mark.edges, fill=True, color=soft, lw=0, label=mark.name, zorder=order)
+            ax.stairs(mark.heights, mark.edges, color=PALETTE[mark.colour], lw=1.2, zorder=order)
         case Dots():
             _draw_dots(mark, ax, order)
         case Rule():
@@ -127,12 +129,6 @@ def _draw_line(mark: Line, ax: Axes, order: float) -> None:
     if not mark.clipped:
         style |= {"clip_on": False, "zorder": 3}
     ax.plot(mark.x, mark.y, label=label, solid_capstyle="butt", **style, **dots)
-
-
-def _draw_bars(mark: Bars, ax: Axes, order: float) -> None:
-    soft = PALETTE[f"{mark.colour}-soft"]
-    ax.stairs(mark.heights, mark.edges, fill=True, color=soft, lw=0, label=mark.name, zorder=order)
-    ax.stairs(mark.heights, mark.edges, color=PALETTE[mark.colour], lw=1.2, zorder=order)
 
 
 def _draw_dots(mark: Dots, ax: Axes, order: float) -> None:
@@ -168,20 +164,16 @@ def _set_axis(axis: Axis, ax: Axes, ticks: Any, name: str) -> None:
     if axis.names:
         # A dollar sign in a name is not mathematics.
         names = [shortened(text, _LONGEST_NAME) for text in axis.names]
-        ticks.set_ticks(range(len(names)), names, fontsize=_names_size(len(names)), parse_math=False)
+        ticks.set_ticks(range(len(names)), names, parse_math=False)
     if axis.limits is not None or axis.from_zero:
         ax.set(**{f"{name}lim": axis.limits or (0, None)})
     if axis.log:
-        _log_ticks(ticks)
+        log_ticks(ticks)
     elif axis.whole:
         ticks.set_major_locator(MaxNLocator(8, integer=True))
 
 
-def _names_size(rows: int) -> float:
-    return _SMALL if rows <= _MANY_NAMES else 6.5
-
-
-def _log_ticks(ticks: Any) -> None:
+def log_ticks(ticks: Any) -> None:
     """Plain numbers, at 1, 2 and 5 where the axis spans less than two decades."""
     low, high = ticks.get_view_interval()
     steps = (1.0, 2.0, 5.0) if math.log10(high / low) < 2 else (1.0,)
@@ -214,7 +206,7 @@ def caption(ax: Axes, title: str, *lines: str) -> None:
     ax.annotate("\n".join(lines), **below, ha="left", va="bottom", **style)
 
 
-def write(ax: Axes, note: Note) -> None:
+def _write(ax: Axes, note: Note) -> None:
     """Text in a panel, readable also across a curve."""
     halo = [withStroke(linewidth=2.5, foreground="white", alpha=0.85)]
     style: dict[str, Any] = {"fontsize": _SMALL, "color": PALETTE["faint"], "path_effects": halo}

@@ -1,24 +1,23 @@
-"""The figures of a report, one function each."""
+"""The figures of a report, one function each; ``comparison`` draws two reports in the same ones."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from itertools import cycle
+from typing import Literal
 
-from fcal.metrics.report import Histogram, Reliability, Report, SigmaBins
+from fcal.metrics.report import Floor, Histogram, Reliability, Report, SigmaBins
 from fcal.plots.calibrated import (
     CDF_REGIONS,
     INTERVAL_REGIONS,
     TINTS,
+    Region,
     band_at,
-    chi2_density,
-    density_line,
     diagonal,
-    normal_density,
+    law,
     reliability_figure,
     sigma_limits,
 )
-from fcal.plots.captions import beyond, count, interval, number, share, shortened, sigma_bins, sizes, with_floor
+from fcal.plots.captions import count, interval, number, share, shortened
 from fcal.plots.figure import Axis, Band, Bars, Dots, Figure, Line, Mark, Note, Rule, Tint
 
 _MOST_MARKERS = 60
@@ -27,65 +26,68 @@ _LONGEST_NAME = 60
 _LEVEL_COLOURS = ("third", "data", "fourth", "second", "faint")
 _BEYOND_AXES = 1e4  # regions go on beyond the axes, which a caller may widen
 _SMALLEST = 1e-300  # that a logarithmic axis can show
+_LEAST_SHARE = 5e-5  # that does not round to 0
 _ENDS, _ENDS_IN_PERCENT = (
     "%{customdata[0]:.3~g} to %{customdata[1]:.3~g}",
     "%{customdata[0]:.2%} to %{customdata[1]:.2%}",
 )
-_Z, _Q = "z, errors in units of the predicted sigma", "q, sum of K squared residuals"
 
 
 def reliability_z(report: Report) -> Figure:
-    """CDF of z against N(0, 1)."""
-    return reliability_figure(
-        title="CDF of z",
-        caption=(with_floor("ECE(z)", report.ece_z, report.ece_z_floor), sizes(report)),
-        axes=("nominal probability", "share of z below"),
-        regions=CDF_REGIONS,
-        band=_consistency(report.curves.z),
-        lines=[_reliability_line(report.curves.z, "z below")],
-    )
+    """CDF of the residuals z against N(0, 1), with the band in which calibrated models lie.
+
+    An over-confident model lies above the diagonal left of 1/2 and below it on the right, an under-confident one the
+    other way round; a biased one lies on one side all along.
+    """
+    return _cdf("z", report, report.curves.z, CDF_REGIONS)
 
 
 def reliability_q(report: Report) -> Figure:
-    """CDF of q against chi-squared."""
+    """CDF of the sums q of squared residuals against chi-squared; over-confidence lies below the diagonal."""
+    return _cdf("q", report, report.curves.q, INTERVAL_REGIONS)
+
+
+def _cdf(name: Literal["z", "q"], report: Report, curve: Reliability, regions: Sequence[Region]) -> Figure:
+    error, floor = getattr(report, f"ece_{name}"), getattr(report, f"ece_{name}_floor")
     return reliability_figure(
-        title="CDF of q",
-        caption=(with_floor("ECE(q)", report.ece_q, report.ece_q_floor), sizes(report)),
-        axes=("nominal probability", "share of q below"),
-        regions=INTERVAL_REGIONS,
-        band=_consistency(report.curves.q),
-        lines=[_reliability_line(report.curves.q, "q below")],
+        title=f"CDF of {name}",
+        caption=(_with_floor(f"ECE({name})", error, floor), _sizes(report)),
+        axes=("nominal probability", f"share of {name} below"),
+        regions=regions,
+        band=_band(curve),
+        lines=[_reliability_line(curve, f"{name} below")],
     )
 
 
 def reliability_central(report: Report) -> Figure:
-    """Nominal level of central intervals against the share of targets inside."""
+    """Central intervals: nominal level against the share of targets inside; over-confidence lies below the diagonal."""
     levels = {level: held for level, held in report.coverage.items() if level in _CAPTION_LEVELS}
     held = ", ".join(f"{float(level):.0%} held {share(value)}" for level, value in levels.items())
-    lines = [_reliability_line(report.curves.central, "inside")]
-    return _central((held, f"n = {count(report.n)}"), report, lines)
+    return _intervals((held, f"n = {count(report.n)}"), {"": report.curves.central})
 
 
-def _central(caption: Sequence[str], report: Report, lines: Sequence[Line]) -> Figure:
+def _intervals(caption: Sequence[str], curves: Mapping[str, Reliability]) -> Figure:
+    """Reliability of central intervals, of one report or of two by name; the band is that of the last."""
     return reliability_figure(
         title="Central intervals",
         caption=caption,
         axes=("nominal level", "share inside"),
         regions=INTERVAL_REGIONS,
-        band=_consistency(report.curves.central),
-        lines=lines,
+        band=_band(list(curves.values())[-1]),
+        lines=[_reliability_line(curve, "inside", name) for name, curve in curves.items()],
+        legend="above" if len(curves) > 1 else "",
     )
 
 
-def _consistency(curve: Reliability) -> Band:
+def _band(curve: Reliability) -> Band:
     return Band(x=curve.nominal, low=curve.low, high=curve.high)
 
 
-def _reliability_line(curve: Reliability, y: str, name: str = "", colour: str = "data") -> Line:
+def _reliability_line(curve: Reliability, y: str, name: str = "") -> Line:
     return Line(
         x=curve.nominal,
         y=curve.empirical,
-        colour=colour,
+        colour=_colour(name),
         marker=5 if len(curve.nominal) <= _MOST_MARKERS else 0,
         name=name,
         hover=f"nominal %{{x:.1%}}<br>{y} %{{y:.2%}}<br>calibrated models: {_ENDS_IN_PERCENT}",
@@ -94,46 +96,51 @@ def _reliability_line(curve: Reliability, y: str, name: str = "", colour: str = 
     )
 
 
+def _colour(name: str) -> str:
+    return "second" if name == "before" else "data"
+
+
 def z_histogram(report: Report) -> Figure:
-    """Histogram of z beside N(0, 1)."""
+    """Histogram of the residuals z beside N(0, 1)."""
     histogram = report.curves.z_histogram
     moments = f"mean {interval(report.shift)}, sd {interval(report.scale)}"
-    caption = moments, f"n = {count(report.n)}{beyond(histogram)}"
-    return _histogram("Residuals z", caption, [_bars(histogram, "z")], _normal(histogram), _Z)
+    return _residuals((moments, f"n = {count(report.n)}{_beyond(histogram)}"), {"z": histogram})
+
+
+def _residuals(caption: Sequence[str], histograms: Mapping[str, Histogram]) -> Figure:
+    edges = list(histograms.values())[-1].edges
+    density = law(None, edges[0], edges[-1])
+    return _histogram("Residuals z", caption, histograms, density, "z, errors in units of the predicted sigma")
 
 
 def q_histogram(report: Report) -> Figure:
-    """Histogram of q beside chi-squared."""
+    """Histogram of the sums q of K squared residuals beside chi-squared with K degrees of freedom."""
     histogram = report.curves.q_histogram
-    caption = with_floor("ECE(q)", report.ece_q, report.ece_q_floor), sizes(report) + beyond(histogram)
-    density = chi2_density(histogram.edges[0], histogram.edges[-1], report.df)
-    law = density_line(density, f"χ²({report.df})")
-    return _histogram("Sums q of squared residuals", caption, [_bars(histogram, "q")], law, _Q)
+    caption = _with_floor("ECE(q)", report.ece_q, report.ece_q_floor), _sizes(report) + _beyond(histogram)
+    density = law(report.df, histogram.edges[0], histogram.edges[-1])
+    return _histogram(
+        "Sums q of squared residuals", caption, {"q": histogram}, density, "q, sum of K squared residuals"
+    )
 
 
-def _histogram(title: str, caption: Sequence[str], bars: Sequence[Bars], law: Line, x: str) -> Figure:
-    low, high = min(b.edges[0] for b in bars), max(b.edges[-1] for b in bars)
-    highest = max(max(b.heights) for b in bars)
+def _histogram(
+    title: str, caption: Sequence[str], histograms: Mapping[str, Histogram], density: Line, x: str
+) -> Figure:
+    low, high = min(h.edges[0] for h in histograms.values()), max(h.edges[-1] for h in histograms.values())
+    highest = max(max(h.density) for h in histograms.values())
+    bars = [Bars(edges=h.edges, heights=h.density, name=name, colour=_colour(name)) for name, h in histograms.items()]
     return Figure(
         title=title,
         caption=caption,
         x=Axis(label=x, limits=(low, high)),
-        y=Axis(label="density", limits=(0, 1.12 * max(highest, *law.y))),
-        marks=[*bars, law],
-        legend="upper right",  # the corner above the tails is always free
+        y=Axis(label="density", limits=(0, 1.12 * max(highest, *density.y))),
+        marks=[*bars, density],
+        legend="above" if len(bars) > 1 else "upper right",  # the corner above the tails is always free
     )
 
 
-def _bars(histogram: Histogram, name: str, colour: str = "data") -> Bars:
-    return Bars(edges=histogram.edges, heights=histogram.density, name=name, colour=colour)
-
-
-def _normal(histogram: Histogram) -> Line:
-    return density_line(normal_density(histogram.edges[0], histogram.edges[-1]), "N(0, 1)")
-
-
 def qq(report: Report) -> Figure:
-    """Quantiles of z against those of N(0, 1)."""
+    """Quantiles of z against N(0, 1): a steeper line means error bars that are too short, a shifted one a bias."""
     x, y = report.curves.qq
     reach = max((abs(v) for v in x), default=1.0)
     points = Line(x=x, y=y, width=1.5, marker=4, hover="N(0, 1): %{x:.3f}<br>z: %{y:.3f}")
@@ -149,25 +156,33 @@ def qq(report: Report) -> Figure:
 
 
 def error_by_sigma(report: Report) -> Figure:
-    """Root mean square error against predicted sigma."""
+    """Root mean square error against predicted sigma, with the ideal line and the band of calibrated models.
+
+    Raises:
+        ValueError: The prediction has no sd.
+    """
     curve = report.curves.sigma
     if curve is None:
         raise ValueError("expected `report` of predictions that have an sd, got one without")
-    caption = with_floor("ENCE", report.ence, report.ence_floor), sigma_bins(report, len(curve.sigma))
-    return _errors(caption, sigma_limits([curve]), curve, [_error_line(curve)])
+    bins = "one bin" if len(curve.sigma) == 1 else f"{len(curve.sigma)} bins of about equal counts"
+    caption = _with_floor("ENCE", report.ence, report.ence_floor), f"{bins}, n = {count(report.n)}"
+    return _errors(caption, {"": curve})
 
 
-def _errors(caption: Sequence[str], limits: tuple[float, float], band: SigmaBins, lines: Sequence[Line]) -> Figure:
+def _errors(caption: Sequence[str], curves: Mapping[str, SigmaBins]) -> Figure:
+    limits = sigma_limits(curves.values())
     low, high = limits[0] / _BEYOND_AXES, limits[1] * _BEYOND_AXES
     above = Tint(TINTS["over-confident"], ((low, low), (low, high), (high, high)))
     below = Tint(TINTS["under-confident"], ((low, low), (high, low), (high, high)))
+    lines = [_error_line(curve, name) for name, curve in curves.items()]
     return Figure(
         title="Error by predicted sigma",
         caption=caption,
         x=Axis(label="predicted sigma", limits=limits, log=True),
         y=Axis(label="root mean square error", limits=limits, log=True),
-        marks=[above, below, _sigma_band(band), diagonal(low, high), *lines],
+        marks=[above, below, _sigma_band(list(curves.values())[-1]), diagonal(low, high), *lines],
         notes=[Note("over-confident", 0.03, 0.95, "left"), Note("under-confident", 0.97, 0.05, "right")],
+        legend="above" if len(curves) > 1 else "",
         aspect="equal",
     )
 
@@ -179,11 +194,11 @@ def _sigma_band(curve: SigmaBins) -> Mark:
     return Band(x=curve.sigma, low=low, high=high)
 
 
-def _error_line(curve: SigmaBins, name: str = "", colour: str = "data") -> Line:
+def _error_line(curve: SigmaBins, name: str) -> Line:
     return Line(
         x=curve.sigma,
         y=[value if value > 0 else math.nan for value in curve.error],
-        colour=colour,
+        colour=_colour(name),
         width=1.5,
         marker=6,
         name=name,
@@ -193,7 +208,11 @@ def _error_line(curve: SigmaBins, name: str = "", colour: str = "data") -> Line:
 
 
 def sparsification(report: Report) -> Figure:
-    """RMSE of the remaining predictions when the least certain ones are dropped."""
+    """RMSE of the rest when the least certain predictions are dropped, beside the best order possible.
+
+    Raises:
+        ValueError: The prediction has no sd.
+    """
     curve = report.curves.sparsification
     if curve is None:
         raise ValueError("expected `report` of predictions that have an sd, got one without")
@@ -276,34 +295,29 @@ def _segments(ends: Sequence[tuple[float, float]], *, colour: str, width: float)
 
 
 def comparison(before: Report, after: Report) -> list[Figure]:
-    """Two reports in the same figures, such as before and after a recalibration."""
-    return [
-        _compared_intervals(before, after),
-        _compared_histograms(before, after),
-        *_compared_errors(before, after),
+    """Two reports in the same figures, such as before and after a recalibration; bands are of the second."""
+    sizes = f"n = {count(before.n)} before, {count(after.n)} after"
+    moments = f"sd of z {number(before.scale.value)} before, {number(after.scale.value)} after"
+    errors = f"ENCE {number(before.ence)} before, {number(after.ence)} after"
+    old, new = before.curves, after.curves
+    figures = [
+        _intervals([sizes], {"before": old.central, "after": new.central}),
+        _residuals([moments], {"before": old.z_histogram, "after": new.z_histogram}),
     ]
+    if old.sigma is not None and new.sigma is not None:
+        figures.append(_errors([errors], {"before": old.sigma, "after": new.sigma}))
+    return figures
 
 
-def _compared_intervals(before: Report, after: Report) -> Figure:
-    lines = [
-        _reliability_line(before.curves.central, "inside", "before", "second"),
-        _reliability_line(after.curves.central, "inside", "after"),
-    ]
-    caption = (f"n = {count(before.n)} before, {count(after.n)} after",)
-    return replace(_central(caption, after, lines), legend="above")
+def _with_floor(name: str, value: float | None, floor: Floor | None) -> str:
+    """A named score beside those of calibrated models."""
+    least = "" if floor is None else f"; floor {number(floor.expected)} (95 % below {number(floor.q95)})"
+    return f"{name} {number(value)}{least}"
 
 
-def _compared_histograms(before: Report, after: Report) -> Figure:
-    first, second = before.curves.z_histogram, after.curves.z_histogram
-    caption = (f"sd of z {number(before.scale.value)} before, {number(after.scale.value)} after",)
-    bars = _bars(first, "before", "second"), _bars(second, "after")
-    return replace(_histogram("Residuals z", caption, bars, _normal(second), _Z), legend="above")
+def _sizes(report: Report) -> str:
+    return f"S = {report.bins}, K = {report.df}, n = {count(report.n)}"
 
 
-def _compared_errors(before: Report, after: Report) -> list[Figure]:
-    first, second = before.curves.sigma, after.curves.sigma
-    if first is None or second is None:
-        return []
-    caption = (f"ENCE {number(before.ence)} before, {number(after.ence)} after",)
-    lines = _error_line(first, "before", "second"), _error_line(second, "after")
-    return [replace(_errors(caption, sigma_limits([first, second]), second, lines), legend="above")]
+def _beyond(histogram: Histogram) -> str:
+    return f"; {share(histogram.beyond, 2)} beyond the axis" if histogram.beyond >= _LEAST_SHARE else ""

@@ -4,71 +4,48 @@ Functions take a ``report`` as ``fcal.evaluate`` returns it and draw on ``ax``, 
 They return the axes; those of several panels return a figure outside of pyplot, whose ``.savefig(path)`` writes it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from textwrap import wrap
-from typing import Any
+from typing import Any, Protocol
 
 import matplotlib.figure
 from matplotlib.axes import Axes
+from matplotlib.transforms import Bbox
 
 from fcal.metrics.report import Report
 from fcal.plots import report_figures
+from fcal.plots.figure import Figure
 from fcal.plots.matplotlib_renderer import PALETTE, VERDICT_COLOURS, draw, new_picture
 
 _HEADLINE_CHARACTERS = 105
 _FITTED_ON = "measured on the rows the recalibrator was fitted on"
 
 
-def reliability_z(report: Report, *, ax: Axes | None = None) -> Axes:
-    """CDF of the residuals z against N(0, 1), with the band in which calibrated models lie.
+class Plot(Protocol):
+    """A picture of one figure of a report."""
 
-    An over-confident model lies above the diagonal left of 1/2 and below it on the right, an under-confident one the
-    other way round; a biased one lies on one side all along.
-    """
-    return draw(report_figures.reliability_z(_checked(report)), ax)
-
-
-def reliability_q(report: Report, *, ax: Axes | None = None) -> Axes:
-    """CDF of the sums q of squared residuals against chi-squared; over-confidence lies below the diagonal."""
-    return draw(report_figures.reliability_q(_checked(report)), ax)
+    def __call__(self, report: Report, *, ax: Axes | None = None) -> Axes:
+        """Draw it on ``ax``, or on new axes where there are none, and return the axes."""
+        ...
 
 
-def reliability_central(report: Report, *, ax: Axes | None = None) -> Axes:
-    """Central intervals: nominal level against the share of targets inside; over-confidence lies below the diagonal."""
-    return draw(report_figures.reliability_central(_checked(report)), ax)
+def _plot(figure: Callable[[Report], Figure]) -> Plot:
+    def plot(report: Report, *, ax: Axes | None = None) -> Axes:
+        return draw(figure(_checked(report)), ax)
+
+    plot.__name__ = plot.__qualname__ = figure.__name__
+    plot.__doc__ = figure.__doc__
+    return plot
 
 
-def z_histogram(report: Report, *, ax: Axes | None = None) -> Axes:
-    """Histogram of the residuals z beside N(0, 1)."""
-    return draw(report_figures.z_histogram(_checked(report)), ax)
-
-
-def q_histogram(report: Report, *, ax: Axes | None = None) -> Axes:
-    """Histogram of the sums q of K squared residuals beside chi-squared with K degrees of freedom."""
-    return draw(report_figures.q_histogram(_checked(report)), ax)
-
-
-def qq(report: Report, *, ax: Axes | None = None) -> Axes:
-    """Quantiles of z against N(0, 1): a steeper line means error bars that are too short, a shifted one a bias."""
-    return draw(report_figures.qq(_checked(report)), ax)
-
-
-def error_by_sigma(report: Report, *, ax: Axes | None = None) -> Axes:
-    """Root mean square error against predicted sigma, with the ideal line and the band of calibrated models.
-
-    Raises:
-        ValueError: The prediction has no sd.
-    """
-    return draw(report_figures.error_by_sigma(_checked(report)), ax)
-
-
-def sparsification(report: Report, *, ax: Axes | None = None) -> Axes:
-    """RMSE of the rest when the least certain predictions are dropped, beside the best order possible.
-
-    Raises:
-        ValueError: The prediction has no sd.
-    """
-    return draw(report_figures.sparsification(_checked(report)), ax)
+reliability_z = _plot(report_figures.reliability_z)
+reliability_q = _plot(report_figures.reliability_q)
+reliability_central = _plot(report_figures.reliability_central)
+z_histogram = _plot(report_figures.z_histogram)
+q_histogram = _plot(report_figures.q_histogram)
+qq = _plot(report_figures.qq)
+error_by_sigma = _plot(report_figures.error_by_sigma)
+sparsification = _plot(report_figures.sparsification)
 
 
 def coverage_by_group(report: Report, *, levels: Sequence[float] = (0.5, 0.9), ax: Axes | None = None) -> Axes:
@@ -110,8 +87,10 @@ def before_after(report_before: Report, report_after: Report) -> matplotlib.figu
         grid.append([panel(report, ax=ax) for panel, ax in zip(panels, half.subplots(1, len(panels)), strict=True)])
         colour = VERDICT_COLOURS.get(report.verdict, PALETTE["faint"])
         half.suptitle(f"{when} — {_headline(report)}", fontsize=11, color=colour, parse_math=False)
-    for above, below in list(zip(*grid, strict=True))[2:]:
-        _share_limits(above, below)
+    for panels_compared in list(zip(*grid, strict=True))[2:]:
+        widest = Bbox.union([ax.viewLim for ax in panels_compared])  # the same limits, so that the eye can compare
+        for ax in panels_compared:
+            ax.set(xlim=widest.intervalx, ylim=widest.intervaly)
     return picture
 
 
@@ -124,12 +103,3 @@ def _checked(report: Any, name: str = "report") -> Report:
 def _headline(report: Report) -> str:
     notes = (_FITTED_ON,) if report.fitted_on else ()
     return "\n".join((*wrap(f"{report.verdict}: {report.reason}", _HEADLINE_CHARACTERS), *notes))
-
-
-def _share_limits(above: Axes, below: Axes) -> None:
-    """Give two panels the wider limits of both, so that the eye can compare them."""
-    (x0, x1), (y0, y1) = (
-        zip(*(limits(ax) for ax in (above, below)), strict=True) for limits in (Axes.get_xlim, Axes.get_ylim)
-    )
-    for ax in (above, below):
-        ax.set(xlim=(min(x0), max(x1)), ylim=(min(y0), max(y1)))

@@ -122,20 +122,16 @@ def ordered(rows: Rows, names: Iterable[str]) -> list[str]:
 
 def shown_at_first(rows: Rows, names: Iterable[str]) -> set[str]:
     """References and highlighted rows, or all if there are few: more lines cannot be distinguished."""
-    names = list(names)
-    styles = {name: row_style(rows, name) for name in names}
-    chosen = {name for name, style in styles.items() if style.reference or style.highlight is not None}
-    return chosen if len(names) > _MOST_AT_FIRST and chosen else set(names)
+    known = set(names)
+    chosen = {name for name in known & set(rows) if rows[name].reference or rows[name].highlight is not None}
+    return chosen if len(known) > _MOST_AT_FIRST and chosen else known
 
 
-def most_compared(rows: Rows, names: Iterable[str], count: int = 2) -> list[str]:
-    """The ``count`` rows of the highest rank, or the first ones where fewer are highlighted, in their usual order."""
-    by_rank = sorted(ordered(rows, names), key=lambda name: _rank(row_style(rows, name), len(rows)))
-    return ordered(rows, by_rank[:count])
-
-
-def _rank(style: RowStyle, last: int) -> int:
-    return last if style.highlight is None else style.highlight
+def most_compared(rows: Rows, names: Iterable[str]) -> list[str]:
+    """The two rows of the highest rank, or the first ones where fewer are highlighted, in their usual order."""
+    ranks = {name: style.highlight for name, style in rows.items() if style.highlight is not None}
+    by_rank = sorted(ordered(rows, names), key=lambda name: ranks.get(name, len(rows)))
+    return ordered(rows, by_rank[:2])
 
 
 class LineStyle(NamedTuple):

@@ -1,6 +1,6 @@
 """The page of a benchmark: tables first, then the figures behind them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from fcal._files import provenance
@@ -74,8 +74,7 @@ def benchmark_page(
             and where known ``noise``, ``regime``, ``seeds``, ``bins``, ``df``, ``n_test``, ``floors``, ``paper``,
             ``paper_grid``. For the figures, each may also have ``curves`` (see
             ``fcal.plots.benchmark_figures.curves_of``), ``gallery`` (see
-            ``fcal.plots.predicted_positions.read_gallery``) and ``learning`` (see
-            ``fcal.plots.benchmark_figures.learning_figure``).
+            ``fcal.plots.predicted_positions.read_gallery``) and ``learning`` (see ``fcal.plots.learning_curves``).
         command: The command that was run.
         title: Of the page.
         notes: Sentences for the top of the page.
@@ -114,7 +113,11 @@ def benchmark_sections(
         _introduction(tables, notes),
         *(Section(table_title(table), _results(table, rows, columns)) for table in tables),
         *_calibration_sections([table for table in tables if table.get("curves")], rows),
-        *(_gallery_section(table, rows) for table in tables if table.get("gallery")),
+        *(
+            Section(f"Images: {table_title(table)}", _GALLERY_TEXT + gallery_html(table["gallery"], rows=rows))
+            for table in tables
+            if table.get("gallery")
+        ),
         *(section for table in tables for section in _learning_sections(table, rows, columns)),
     ]
 
@@ -136,8 +139,7 @@ def _checked(tables: Any) -> list[Table]:
 
 
 def _introduction(tables: Sequence[Table], notes: Sequence[str]) -> Section:
-    sentences = [shortened(str(note), _LONGEST_NOTE) for note in notes]
-    paragraphs = "".join(f"<p>{escaped(sentence)}</p>" for sentence in sentences)
+    paragraphs = "".join(f"<p>{escaped(shortened(str(note), _LONGEST_NOTE))}</p>" for note in notes)
     rules = "".join(f"<li>{escaped(rule)}</li>" for rule in _rules(tables))
     return Section("", f'<div class="verdict">{paragraphs}<ul class="notes plain">{rules}</ul></div>')
 
@@ -175,13 +177,9 @@ def _calibration_sections(tables: Sequence[Table], rows: Rows) -> list[Section]:
         names = list(dict.fromkeys(name for table in same.values() for name in table["curves"]))
         shown = _shown(names, list(same.values()), rows)
         figures = [calibration_figure(panel, *entry, rows, shown) for panel in PANELS for entry in same.items()]
-        body = _CURVES_TEXT + line_legend(names, shown, rows, law=True) + grid(figures, classes="two-columns")
+        body = _CURVES_TEXT + _line_legend(names, shown, rows, law=True) + grid(figures, classes="two-columns")
         sections.append(Section(heading, body, plots=True))
     return sections
-
-
-def _gallery_section(table: Table, rows: Rows) -> Section:
-    return Section(f"Images: {table_title(table)}", _GALLERY_TEXT + gallery_html(table["gallery"], rows=rows))
 
 
 def _learning_sections(table: Table, rows: Rows, columns: Columns) -> list[Section]:
@@ -192,7 +190,7 @@ def _learning_sections(table: Table, rows: Rows, columns: Columns) -> list[Secti
     figures = [figure for figure in figures if figure.marks]
     if not figures:
         return []
-    body = _LEARNING_TEXT + line_legend(histories, shown, rows) + grid(figures)
+    body = _LEARNING_TEXT + _line_legend(histories, shown, rows) + grid(figures)
     return [Section(f"Learning: {table_title(table)}", body, plots=True)]
 
 
@@ -202,27 +200,17 @@ def _shown(names: Iterable[str], tables: Sequence[Table], rows: Rows) -> set[str
     return shown_at_first(rows, [name for name in names if name not in failures])
 
 
-def line_legend(names: Iterable[str], shown: Iterable[str], rows: Rows, *, law: bool = False) -> str:
-    """Buttons that show and hide the lines of a row in all figures of a section.
-
-    Args:
-        names: Rows that have lines.
-        shown: Those of them whose lines are shown at first.
-        rows: Descriptions of rows.
-        law: Whether the reference density is named too.
-    """
+def _line_legend(names: Iterable[str], shown: Collection[str], rows: Rows, *, law: bool = False) -> str:
+    """Buttons that show and hide the lines of a row in all figures of a section; ``law`` names the density too."""
     names = ordered(rows, names)
-    styles = line_styles(rows, names)
-    entries = [_legend_button(name, rows, styles[name], pressed=name in shown) for name in names]
+    styles, entries = line_styles(rows, names), []
+    for name in names:
+        title = escaped(shortened(row_style(rows, name).full_title, _LONGEST_TITLE))
+        attributes = f'type="button" data-method="{escaped(name)}" aria-pressed="{str(name in shown).lower()}"'
+        entries.append(f"<li><button {attributes}>{_line_sample(styles[name])}{title}</button></li>")
     if law:
         entries.append(f"<li>{_line_sample(LineStyle('band', 'solid'), LAW_WIDTH)}χ² or N(0, 1)</li>")
     return f'<ul class="legend">{"".join(entries)}</ul>'
-
-
-def _legend_button(name: str, rows: Rows, style: LineStyle, *, pressed: bool) -> str:
-    title = escaped(shortened(row_style(rows, name).full_title, _LONGEST_TITLE))
-    attributes = f'type="button" data-method="{escaped(name)}" aria-pressed="{str(pressed).lower()}"'
-    return f"<li><button {attributes}>{_line_sample(style)}{title}</button></li>"
 
 
 def _line_sample(style: LineStyle, width: float = 2) -> str:

@@ -1,10 +1,9 @@
 """The page of one evaluation, and the sections it is made of."""
 
 import math
-from collections.abc import Sequence
 
 from fcal._files import provenance
-from fcal.metrics.report import Floor, Report, ScoreDecomposition
+from fcal.metrics.report import Floor, Report
 from fcal.plots import report_figures
 from fcal.plots.captions import MISSING, count, interval, number, share, shortened
 from fcal.reports.page import Cell, Column, Section, escaped, page, table
@@ -71,10 +70,7 @@ def _clusters(report: Report) -> str:
 
 def numbers_section(report: Report) -> Section:
     """Every number; calibration errors beside the scores of calibrated models, with bins, K and n."""
-    tables = [_errors_table(report), _coverage_table(report), _scores_table(report)]
-    splits = [(name, split) for name, split in (("NLL", report.nll_split), ("CRPS", report.crps_split)) if split]
-    if splits:
-        tables.append(_splits_table(report, splits))
+    tables = _errors_table(report), _coverage_table(report), _scores_table(report), _splits_table(report)
     return Section("Numbers", f'<div class="tables">{"".join(tables)}</div>')
 
 
@@ -88,57 +84,56 @@ def _errors_table(report: Report) -> str:
         Column("K", hint="degrees of freedom of q"),
         Column("n", hint="values"),
     ]
-    rows = []
+    rows: list[list[Cell | str]] = []
     for name, title in _ERRORS.items():
         bins, df = (MISSING, MISSING) if name == "ence" else (str(report.bins), str(report.df))
         cells = _against(getattr(report, name), getattr(report, f"{name}_floor"))
-        rows.append([Cell(title), *cells, Cell(bins), Cell(df), Cell(count(report.n))])
+        rows.append([title, *cells, bins, df, count(report.n)])
     return table(columns, rows, caption="Calibration errors, beside what a perfectly calibrated model would score")
 
 
-def _against(value: float | None, floor: Floor | None) -> tuple[Cell, Cell, Cell]:
+def _against(value: float | None, floor: Floor | None) -> tuple[Cell, str, str]:
     """A value and its floor; a value above the scores of 95 % of calibrated models is marked."""
     if floor is None:
-        return Cell(number(value)), Cell(MISSING), Cell(MISSING)
+        return Cell(number(value), value), MISSING, MISSING
     above = value is not None and math.isfinite(value) and value > floor.q95
-    marked = Cell(f"{number(value)} ▲", kind="above") if above else Cell(number(value))
-    return marked, Cell(number(floor.expected)), Cell(number(floor.q95))
+    marked = Cell(f"{number(value)} ▲", value, "above") if above else Cell(number(value), value)
+    return marked, number(floor.expected), number(floor.q95)
 
 
 def _coverage_table(report: Report) -> str:
     columns = [Column("central interval", number=False), Column("held"), Column("difference")]
-    rows = [
-        (Cell(share(float(level), 0)), Cell(share(held, 2)), Cell(_points(held - float(level))))
-        for level, held in report.coverage.items()
-    ]
+    rows = []
+    for level, held in report.coverage.items():
+        difference = f"{100 * (held - float(level)):+.2f}" if math.isfinite(held) else MISSING
+        rows.append((share(float(level), 0), share(held, 2), difference))
     return table(columns, rows, caption="Share of targets inside")
-
-
-def _points(value: float) -> str:
-    return f"{100 * value:+.2f}" if math.isfinite(value) else MISSING
 
 
 def _scores_table(report: Report) -> str:
     columns = [Column("score", number=False), Column("value"), Column("what it is", number=False)]
-    rows = [
-        (Cell(name), Cell(number(value, 4)), Cell(description))
-        for name, value, description in (
-            ("NLL", report.nll, "mean negative log-likelihood"),
-            ("CRPS", report.crps, "in the target's unit"),
-            ("RMSE", report.rmse, "of the predicted mean"),
-            ("bias", report.bias, "target minus prediction, mean"),
-            ("sharpness", report.sharpness, "root mean square of the predicted sd"),
-            ("AUSE", report.ause, "0 when sigma ranks the errors perfectly"),
-            ("KLD(z)", report.kld_z, "KL from N(0, 1) to the fit of z"),
-            ("W-dist(z)", report.wdist_z, "squared 2-Wasserstein distance of the same"),
-            ("KLD(q)", report.kld_q, "KL from N(K, 2K) to the fit of q"),
-            ("W-dist(q)", report.wdist_q, "squared 2-Wasserstein distance of the same"),
-        )
-    ]
+    scores = (
+        ("NLL", report.nll, "mean negative log-likelihood"),
+        ("CRPS", report.crps, "in the target's unit"),
+        ("RMSE", report.rmse, "of the predicted mean"),
+        ("bias", report.bias, "target minus prediction, mean"),
+        ("sharpness", report.sharpness, "root mean square of the predicted sd"),
+        ("AUSE", report.ause, "0 when sigma ranks the errors perfectly"),
+        ("KLD(z)", report.kld_z, "KL from N(0, 1) to the fit of z"),
+        ("W-dist(z)", report.wdist_z, "squared 2-Wasserstein distance of the same"),
+        ("KLD(q)", report.kld_q, "KL from N(K, 2K) to the fit of q"),
+        ("W-dist(q)", report.wdist_q, "squared 2-Wasserstein distance of the same"),
+    )
+    rows = [(name, number(value, 4), description) for name, value, description in scores]
     return table(columns, rows, caption="Scores and distances")
 
 
-def _splits_table(report: Report, splits: Sequence[tuple[str, ScoreDecomposition]]) -> str:
+def _splits_table(report: Report) -> str:
+    rows = [
+        [name, *map(number, (split.miscalibration, split.discrimination, split.uncertainty, score))]
+        for name, split, score in (("NLL", report.nll_split, report.nll), ("CRPS", report.crps_split, report.crps))
+        if split
+    ]
     columns = [
         Column("score", number=False),
         Column("miscalibration", hint="what the best map of the predicted probabilities would save"),
@@ -146,12 +141,7 @@ def _splits_table(report: Report, splits: Sequence[tuple[str, ScoreDecomposition
         Column("+ uncertainty", hint="score of that one law"),
         Column("= score"),
     ]
-    totals = {"NLL": report.nll, "CRPS": report.crps}
-    rows = [
-        [Cell(name), *(Cell(number(v)) for v in (s.miscalibration, s.discrimination, s.uncertainty, totals[name]))]
-        for name, s in splits
-    ]
-    return table(columns, rows, caption="Scores taken apart")
+    return table(columns, rows, caption="Scores taken apart") if rows else ""
 
 
 def plots_section(report: Report) -> Section:
@@ -214,18 +204,18 @@ _GROUP_COLUMNS = (
 )
 
 
-def _group_row(name: str, group: Report) -> list[Cell]:
+def _group_row(name: str, group: Report) -> list[Cell | str]:
     scale, held, (ece, _, _) = group.scale, group.coverage.get("0.9"), _against(group.ece_z, group.ece_z_floor)
     span = f"[{number(scale.low)}, {number(scale.high)}]"
     return [
-        Cell(shortened(name, _LONGEST_NAME) or "(empty)"),
+        shortened(name, _LONGEST_NAME) or "(empty)",
         Cell(group.word, kind=f"chip {group.verdict.replace(' ', '-')}"),
         Cell(count(group.n), group.n),
         Cell(number(scale.value), scale.value),
         Cell(span, scale.low),
         Cell(number(group.shift.value), group.shift.value),
         Cell(share(held), held),
-        Cell(ece.text, group.ece_z, ece.kind),
+        ece,
         Cell(number(group.ece_z_floor.q95), group.ece_z_floor.q95),
         *(Cell(number(value), value) for value in (group.rmse, group.sharpness, group.nll, group.crps)),
     ]
@@ -261,5 +251,4 @@ def _comparison_table(before: Report, after: Report) -> str:
         for name, title in {"nll": "NLL", "crps": "CRPS", "rmse": "RMSE", "sharpness": "sharpness"}.items()
     ]
     sizes = f"S = {after.bins}, K = {after.df}, n = {count(before.n)} before and {count(after.n)} after"
-    cells = ([Cell(text) for text in row] for row in rows)
-    return table(columns, cells, caption=f"Numbers before and after; {sizes}")
+    return table(columns, rows, caption=f"Numbers before and after; {sizes}")

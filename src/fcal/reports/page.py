@@ -194,18 +194,18 @@ class Column:
 
 def table(
     columns: Sequence[Column],
-    rows: Iterable[Sequence[Cell]],
+    rows: Iterable[Sequence[Cell | str]],
     *,
     caption: str,
     sortable: bool = False,
-    foot: Iterable[Sequence[Cell]] = (),
+    foot: Iterable[Sequence[Cell | str]] = (),
     kind: str = "",
 ) -> str:
     """A table that scrolls in its own box where the page is narrower; the first column names the row.
 
     Args:
         columns: Headings.
-        rows: Cells of each row.
+        rows: Cells of each row; text alone is a cell without more.
         caption: What it shows.
         sortable: Whether a click on a heading sorts the rows.
         foot: Rows that stay at the end.
@@ -231,9 +231,10 @@ def _head(column: Column, *, sortable: bool) -> str:
     return f'<th scope="col" aria-sort="none"{kind}{hint}><button type="button">{title}</button></th>'
 
 
-def _row(columns: Sequence[Column], cells: Sequence[Cell], *, sortable: bool) -> str:
+def _row(columns: Sequence[Column], cells: Sequence[Cell | str], *, sortable: bool) -> str:
     parts = []
-    for i, (column, cell) in enumerate(zip(columns, cells, strict=True)):
+    for i, (column, entry) in enumerate(zip(columns, cells, strict=True)):
+        cell = Cell(entry) if isinstance(entry, str) else entry
         tag = 'th scope="row"' if i == 0 else "td"
         classes = " ".join(filter(None, ("number" if column.number else "", cell.kind)))
         attributes = (f' class="{classes}"' if classes else "") + (_sort_key(column, cell) if sortable else "")

@@ -10,7 +10,18 @@ from fcal.plots.styles import DASHES
 from fcal.reports.page import escaped, script_json
 
 _NO_BOX = "<extra></extra>"  # for the name of a trace beside its hover text
-_CORNERS = {"upper right": (0.99, 0.99, "right", "top"), "lower left": (0.02, 0.02, "left", "bottom")}
+_LEGENDS: dict[str, dict[str, Any]] = {
+    "upper right": {"x": 0.99, "y": 0.99, "xanchor": "right", "yanchor": "top"},
+    "lower left": {"x": 0.02, "y": 0.02, "xanchor": "left", "yanchor": "bottom"},
+    "above": {
+        "x": 0.5,
+        "y": 1.02,
+        "xanchor": "center",
+        "yanchor": "bottom",
+        "orientation": "h",
+        "traceorder": "normal",
+    },
+}
 _LONGEST_NAME = 24
 _FEW_NUMBERS = 8
 _PAD = 0.01
@@ -51,8 +62,7 @@ def plot_text(text: str) -> str:
 def traces(figure: Figure) -> list[dict[str, Any]]:
     """The marks of a figure as plotly's traces; rules and tints are part of the layout."""
     drawn = [trace for mark in figure.marks for trace in _traces(mark)]
-    has_legend = figure.legend not in ("", "free")
-    return [trace | {"showlegend": has_legend and bool(trace.get("name"))} for trace in drawn]
+    return [trace | {"showlegend": figure.legend in _LEGENDS and bool(trace.get("name"))} for trace in drawn]
 
 
 def _traces(mark: Mark) -> list[dict[str, Any]]:
@@ -60,7 +70,9 @@ def _traces(mark: Mark) -> list[dict[str, Any]]:
         case Line():
             return [_line_trace(mark)]
         case Band():
-            return _band_traces(mark)
+            edge = {"type": "scatter", "mode": "lines", "x": list(mark.x), "line": {"width": 0}, "hoverinfo": "skip"}
+            fill = {"fill": "tonexty", "fillcolor": colour_of(mark.colour)}
+            return [edge | {"y": list(mark.low)}, edge | {"y": list(mark.high)} | fill]
         case Bars():
             return [_bar_trace(mark)]
         case Dots():
@@ -70,14 +82,13 @@ def _traces(mark: Mark) -> list[dict[str, Any]]:
 
 
 def _line_trace(mark: Line) -> dict[str, Any]:
-    y = [*mark.y, mark.y[-1]] if mark.steps else list(mark.y)
     shape = {"shape": "hv"} if mark.steps else {}
     colour = colour_of(mark.colour)
     trace: dict[str, Any] = {
         "type": "scatter",
         "mode": "lines+markers" if mark.marker else "lines",
         "x": list(mark.x),
-        "y": y,
+        "y": [*mark.y, mark.y[-1]] if mark.steps else list(mark.y),
         "line": {"color": colour, "width": mark.width, "dash": _dashes(mark.dash)} | shape,
         "name": plot_text(mark.name),
         **_hover(mark.name, mark.hover),
@@ -91,12 +102,6 @@ def _line_trace(mark: Line) -> dict[str, Any]:
     if mark.row is not None:
         trace |= {"meta": mark.row, "visible": mark.visible}
     return trace
-
-
-def _band_traces(mark: Band) -> list[dict[str, Any]]:
-    edge = {"type": "scatter", "mode": "lines", "x": list(mark.x), "line": {"width": 0}, "hoverinfo": "skip"}
-    upper = {"y": list(mark.high), "fill": "tonexty", "fillcolor": colour_of(mark.colour)}
-    return [edge | {"y": list(mark.low)}, edge | upper]
 
 
 def _bar_trace(mark: Bars) -> dict[str, Any]:
@@ -149,17 +154,15 @@ def layout(figure: Figure) -> dict[str, Any]:
         "shapes": [*map(_tint_shape, tints), *map(_rule_shape, rules)],
         "annotations": [*map(_annotation, figure.notes), *(_rule_label(rule) for rule in rules if rule.label)],
     }
-    if (
-        figure.x.whole
-        and max((x for mark in figure.marks if isinstance(mark, Line) for x in mark.x), default=0) <= _FEW_NUMBERS
-    ):
+    longest = max((x for mark in figure.marks if isinstance(mark, Line) for x in mark.x), default=0)
+    if figure.x.whole and longest <= _FEW_NUMBERS:
         document["xaxis"]["dtick"] = 1
     if figure.y.names:
         document["margin"] = {"l": 8}
     if any(isinstance(mark, Bars) for mark in figure.marks):
         document |= {"bargap": 0, "barmode": "overlay"}
-    if figure.legend not in ("", "free"):
-        document |= {"showlegend": True, "legend": _legend(figure.legend)}
+    if figure.legend in _LEGENDS:
+        document |= {"showlegend": True, "legend": _LEGENDS[figure.legend] | {"bgcolor": colour_of("clear")}}
     return document
 
 
@@ -183,14 +186,6 @@ def _axis(axis: Axis) -> dict[str, Any]:
     return document | {"range": [low, high]}
 
 
-def _legend(where: str) -> dict[str, Any]:
-    if where == "above":
-        position = {"x": 0.5, "y": 1.02, "xanchor": "center", "yanchor": "bottom", "orientation": "h"}
-        return position | {"traceorder": "normal", "bgcolor": colour_of("clear")}
-    x, y, side, end = _CORNERS[where]
-    return {"x": x, "y": y, "xanchor": side, "yanchor": end, "bgcolor": colour_of("clear")}
-
-
 def _tint_shape(tint: Tint) -> dict[str, Any]:
     path = "M" + "L".join(f"{x},{y}" for x, y in tint.corners) + "Z"
     return {"type": "path", "path": path, "fillcolor": colour_of(tint.colour), "line": {"width": 0}, "layer": "below"}
@@ -198,15 +193,9 @@ def _tint_shape(tint: Tint) -> dict[str, Any]:
 
 def _rule_shape(rule: Rule) -> dict[str, Any]:
     other = "y" if rule.axis == "x" else "x"
-    across = {
-        f"{rule.axis}0": rule.at,
-        f"{rule.axis}1": rule.at,
-        f"{other}ref": "paper",
-        f"{other}0": 0,
-        f"{other}1": 1,
-    }
     stroke = {"color": colour_of(rule.colour), "width": 1, "dash": _dashes(rule.dash)}
-    return {"type": "line", "line": stroke} | across
+    place = {f"{rule.axis}0": rule.at, f"{rule.axis}1": rule.at}
+    return {"type": "line", "line": stroke} | place | {f"{other}ref": "paper", f"{other}0": 0, f"{other}1": 1}
 
 
 def _rule_label(rule: Rule) -> dict[str, Any]:

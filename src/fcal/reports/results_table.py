@@ -219,12 +219,12 @@ def _own_floor(row: Mapping[str, Any], column: str) -> str:
     return f"floor of this row: {number(expected)}" + ("" if q95 is None else f"; 95 % below {number(q95)}")
 
 
-def _floor_rows(entry: Table) -> list[list[Cell]]:
+def _floor_rows(entry: Table) -> list[list[str]]:
     floors = [_floor(_common_floor(entry, column)) for column in entry["columns"]]
     if all(value is None for pair in floors for value in pair):
         return []
     names = "floor", "95 % below"
-    return [[Cell(name), *(Cell(number(pair[i])) for pair in floors)] for i, name in enumerate(names)]
+    return [[name, *(number(pair[i]) for pair in floors)] for i, name in enumerate(names)]
 
 
 def notes_list(entry: Table, rows: Rows, columns: Columns) -> str:

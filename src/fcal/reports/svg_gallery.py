@@ -27,14 +27,9 @@ _LONGEST_TITLE = 40
 
 
 def gallery_html(entries: Sequence[Mapping[str, Any]], *, rows: Rows) -> str:
-    """Images side by side, with a legend and the ellipses of the two most compared rows.
+    """Images side by side, of more than 48 the first, with a legend and the ellipses of the two most compared rows.
 
-    Args:
-        entries: See :func:`fcal.plots.predicted_positions.read_gallery`; of more than 48 the first.
-        rows: Descriptions of rows.
-
-    Raises:
-        ValueError: An entry lacks something, or has the wrong shape.
+    Entries are those of :func:`fcal.plots.predicted_positions.read_gallery`.
     """
     images = read_gallery(list(entries)[:_MOST_IMAGES])
     colours = gallery_colours(images, (), rows)
@@ -52,12 +47,9 @@ def _legend(colours: Mapping[str, str]) -> str:
         "2 sigma of the true noise": _ellipse(*ellipse, TRUTH_COLOUR, dashed=True),
         **{f"2 sigma by {title}": _ellipse(*ellipse, colour) for title, colour in colours.items()},
     }
-    items = "".join(f"<li>{_swatch(shape)}{escaped(name)}</li>" for name, shape in entries.items())
+    start = '<li><svg viewBox="0 0 1 1" aria-hidden="true"><rect width="1" height="1" fill="#444"/>'
+    items = "".join(f"{start}{shape}</svg>{escaped(name)}</li>" for name, shape in entries.items())
     return f'<ul class="legend">{items}</ul>'
-
-
-def _swatch(shape: str) -> str:
-    return f'<svg viewBox="0 0 1 1" aria-hidden="true"><rect width="1" height="1" fill="#444"/>{shape}</svg>'
 
 
 def _figure(image: PredictedPosition, colours: Mapping[str, str], titles: Mapping[str, str]) -> str:
@@ -72,14 +64,11 @@ def _figure(image: PredictedPosition, colours: Mapping[str, str], titles: Mappin
             lines.append(f"{titles[name]} {_numbers(sigma)}")
     if image.label is not None:
         shapes.append(_dot(*image.label))
-    return _framed(image.image, [*shapes, _cross(*image.centre)], lines)
-
-
-def _framed(pixels: NDArray[np.uint8], shapes: Sequence[str], lines: Sequence[str]) -> str:
-    height, width, _ = pixels.shape
+    shapes.append(_cross(*image.centre))
+    height, width, _ = image.image.shape
     box = f"{-_MARGIN:g} {-_MARGIN:g} {1 + 2 * _MARGIN:g} {1 + 2 * _MARGIN:g}"
     label = escaped("image with its true centre; " + "; ".join(lines))
-    picture = f'<image href="{data_uri(pixels)}" width="1" height="1" preserveAspectRatio="none"/>'
+    picture = f'<image href="{data_uri(image.image)}" width="1" height="1" preserveAspectRatio="none"/>'
     return (
         f'<figure><svg viewBox="{box}" preserveAspectRatio="none" style="aspect-ratio:{width / height:.4g}" role="img" '
         f'aria-label="{label}">{picture}{"".join(shapes)}</svg>'

@@ -60,10 +60,9 @@ def _lines(document: Mapping[str, Any], panel: Panel, ax: Axes) -> None:
         y=panel.label,
         log_x=design.log or panel.against is not None,
         log_y=panel.log,
-        marks=marks if panel.against else None,
+        marks=marks if panel.against else {},
         floor=_floor(document, panel),
         zero=design.baseline is not None,
-        legend=False,
         ax=ax,
     )
 
