@@ -242,7 +242,7 @@ class _SpooledArray:
 
     def append(self, values: Values) -> None:
         with self._path.open("ab") as file:
-            file.write(np.ascontiguousarray(values).tobytes())
+            np.save(file, values, allow_pickle=False)
         self._chunks.append((values.dtype, values.shape))
 
     def copy_to(self, stream: IO[bytes]) -> None:
@@ -251,9 +251,8 @@ class _SpooledArray:
         header = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
         npy.write_array_header_1_0(stream, header)
         with self._path.open("rb") as file:
-            for chunk_dtype, chunk in self._chunks:
-                raw = file.read(int(np.prod(chunk)) * chunk_dtype.itemsize)
-                stream.write(np.frombuffer(raw, chunk_dtype).astype(dtype).tobytes())
+            for _ in self._chunks:
+                stream.write(np.load(file).astype(dtype).tobytes())
 
 
 def _array_shapes(tables: Sequence[TableFile]) -> dict[str, tuple[list[str], tuple[int, ...]]] | None:

@@ -234,22 +234,14 @@ def whole(source: Predictions, *, advance: Callable[[int], None] | None = None) 
 
 
 class LabelCodes:
-    """Integer codes of labels, in order of first appearance and the same in every chunk.
-
-    Args:
-        most: Largest number of labels; None for no limit.
-    """
+    """Integer codes of at most ``most`` labels, in order of first appearance and the same in every chunk."""
 
     def __init__(self, most: int | None = None) -> None:
         self._codes: dict[str, int] = {}
         self._most = most
 
     def encode(self, block: Block, name: str) -> Tensor:
-        """Codes of a column of labels.
-
-        Raises:
-            TableError: There are too many labels, or values of this type cannot be labels.
-        """
+        """Codes of a column; too many labels, or values that cannot be labels, are rejected."""
         column, path = block.batch.column(name), block.file.path
         try:
             if pa.types.is_temporal(column.type):
@@ -286,11 +278,7 @@ class ClusterCodes:
         self._whole: bool | None = None
 
     def encode(self, block: Block, name: str) -> Tensor:
-        """Clusters of a column.
-
-        Raises:
-            TableError: A row has no cluster, or some files have integers and others text.
-        """
+        """Clusters of a column; rows without one, and integers in some files but text in others, are rejected."""
         column, path = block.batch.column(name), block.file.path
         if column.null_count:
             row = block.first_row + column.is_null().index(True).as_py() + 1

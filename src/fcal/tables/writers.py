@@ -20,12 +20,7 @@ from fcal.tables.layout import Columns
 from fcal.tables.prediction_files import READERS, Predictions
 from fcal.tables.readers import Block, TableError, fails, file_error, message_of, numbers_of_text, shown
 
-_TAIL = ("0.1", "0.5", "01", "2.5", "05", "10", "16", "25", "40")
-QUANTILES = (
-    *_TAIL,
-    "50",
-    *(f"{100 - float(level):g}" for level in reversed(_TAIL)),
-)  # per cent, as in column names
+_QUANTILES = "0.1 0.5 01 2.5 05 10 16 25 40 50 60 75 84 90 95 97.5 99 99.5 99.9"  # per cent, as in column names
 SUFFIX = "_recalibrated"
 _NOTE_SUFFIX = ".origin.json"
 _LEADING_ZERO = r"^\s*[+-]?0\d"  # a code such as 007, not a number
@@ -162,16 +157,8 @@ def write_repaired(
     return rows
 
 
-def recalibrated_columns(pred: Distribution, columns: Columns) -> dict[str, Tensor]:
-    """New columns of a recalibrated prediction, by name.
-
-    Args:
-        pred: Batch shape ``(N,)``, and event shape ``(D,)`` where there are D outputs.
-        columns: Names of the original columns.
-
-    Returns:
-        Tensors of shape ``(N,)``, or ``(N, D)``, and covariances of shape ``(N, D, D)``.
-    """
+def _recalibrated_columns(pred: Distribution, columns: Columns) -> dict[str, Tensor]:
+    """New columns by name, of shape ``(N,)`` or, of D outputs, ``(N, D)``, and covariances of shape ``(N, D, D)``."""
     mean = {columns.mean + SUFFIX: pred.mean}
     base = pred.base_dist if isinstance(pred, Independent) else pred
     if isinstance(base, MultivariateNormal):
@@ -179,14 +166,14 @@ def recalibrated_columns(pred: Distribution, columns: Columns) -> dict[str, Tens
     moments = {**mean, columns.std + SUFFIX: pred.stddev}
     if isinstance(base, Normal):
         return moments
-    return {**moments, **{f"q{level}{SUFFIX}": _quantile(pred, float(level) / 100) for level in QUANTILES}}
+    return {**moments, **{f"q{level}{SUFFIX}": _quantile(pred, float(level) / 100) for level in _QUANTILES.split()}}
 
 
 def _new_columns(
     source: Predictions, block: Block, transform: Callable[[Distribution], Distribution], out: Path
 ) -> dict[str, Tensor]:
     pred, target = source.layout.prediction(block)
-    columns = recalibrated_columns(transform(pred), source.columns)
+    columns = _recalibrated_columns(transform(pred), source.columns)
     for name, value in columns.items():
         if value.shape[: target.dim()] != target.shape:
             raise ValueError(f"expected `transform` to keep shape {tuple(target.shape)}, got {tuple(value.shape)}")
