@@ -297,6 +297,8 @@ def test_text_that_is_not_utf8_is_refused(tmp_path):
     refuse(csv(tmp_path, "mean,std,target,né\n1,1,1,1".encode("latin-1")), r"in UTF-8, got .* in its header$")
     assert len(read(csv(tmp_path, text.encode("latin-1")))) == 1  # a column that nobody asked for
     assert read(csv(tmp_path, text), columns=columns)[0].group.names == ("a", "café")
+    header = b"\xef\xbb\xbfmean,std,target,caf\xe9\n1,1,1,1\n"
+    refuse(csv(tmp_path, header), r"in UTF-8, got b'.*,caf\\xe9' in its header$")
 
 
 def test_binary_rubbish_is_refused_as_csv(tmp_path):

@@ -285,6 +285,15 @@ def test_groups_of_every_type_are_named_by_their_text(tmp_path, values):
     assert chunk.group.codes.tolist() == [0, 1, 0]
 
 
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()], ids=str)
+def test_labels_of_every_text_type_are_read(tmp_path, kind):
+    columns = {"mean": [0.0] * 3, "std": [1.0] * 3, "target": [0.0] * 3, "g": pa.array(["x", "y", "x"], kind)}
+    write(tmp_path / "p.parquet", columns)
+    (chunk,) = open_predictions(tmp_path / "p.parquet", columns=Columns(group="g", cluster="g"))
+    assert chunk.group.names == ("x", "y")
+    assert chunk.cluster.tolist() == [0, 1, 0]
+
+
 def test_names_of_a_dictionary_that_no_row_uses_are_not_groups(tmp_path):
     labels = pa.DictionaryArray.from_arrays(pa.array([2, 0, 2], pa.int32()), ["a", "unused", "c"])
     write(tmp_path / "p.parquet", {"mean": [0.0] * 3, "std": [1.0] * 3, "target": [0.0] * 3, "g": labels})

@@ -3,6 +3,7 @@
 import shlex
 import sys
 from argparse import Namespace
+from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -13,13 +14,12 @@ from rich.text import Text
 from fcal._checks import check_integer
 from fcal._files import atomic_path, provenance, writable_folder, write_json
 from fcal.benchmarks import TASKS, Benchmark, Task, benchmark, preset
-from fcal.benchmarks.catalogue import Entry
 from fcal.benchmarks.markdown import floor_lines, spread_text
 from fcal.benchmarks.methods import row_styles
 from fcal.benchmarks.page import write_page
 from fcal.benchmarks.runner import plan
 from fcal.benchmarks.table import DONE, FAILED, Column, Table
-from fcal.cli.printing import plain_warnings, print_json, say
+from fcal.cli.commands import plain_warnings, print_json, say
 from fcal.plots.styles import footnotes
 from fcal.reports.results_table import ONE_SEED
 from fcal.sweeps import Store
@@ -42,7 +42,10 @@ def run(arguments: Namespace, words: list[str]) -> int:
 def _run(arguments: Namespace, words: list[str]) -> int:
     entry = TASKS[arguments.task]
     task = entry.load()
-    settings = preset(task, arguments.preset, **_changes(entry, arguments))
+    changes = entry.settings(vars(arguments))
+    if getattr(arguments, "seeds", None) is not None:
+        changes = {**changes, "seeds": check_integer("seeds", arguments.seeds, at_least=1)}
+    settings = preset(task, arguments.preset, **changes)
     check_integer("workers", arguments.workers, at_least=1, at_most=_MOST_WORKERS)
     command = f"fcal {shlex.join(words)}"
     if getattr(arguments, "ablation", None) is not None:
@@ -66,7 +69,7 @@ def _run(arguments: Namespace, words: list[str]) -> int:
     write_json(out / "results.json", document)
     page = out / "report.html"
     write_page(page, done, command=command, preset=arguments.preset, versions=versions)
-    pictures = [out / f"{name}.png" for name in _draw(task, done, out)]
+    pictures = _draw(task, done, out)
     if arguments.json:
         print_json(document)
     else:
@@ -77,19 +80,12 @@ def _run(arguments: Namespace, words: list[str]) -> int:
     return _print_crashes(dict(done.crashed))
 
 
-def _changes(entry: Entry, arguments: Namespace) -> dict[str, Any]:
-    typed = vars(arguments)
-    if not entry.seeds or typed["seeds"] is None:
-        return entry.settings(typed)
-    return {**entry.settings(typed), "seeds": check_integer("seeds", typed["seeds"], at_least=1)}
-
-
-def _draw(task: Task[Any], done: Benchmark[Any], out: Any) -> list[str]:
-    pictures = task.pictures(done.tables)
-    for name, figure in pictures.items():
-        with atomic_path(out / f"{name}.png") as temporary:
+def _draw(task: Task[Any], done: Benchmark[Any], out: Path) -> list[Path]:
+    figures = {out / f"{name}.png": figure for name, figure in task.pictures(done.tables).items()}
+    for path, figure in figures.items():
+        with atomic_path(path) as temporary:
             figure.savefig(temporary, dpi=110, metadata={"Software": None})
-    return list(pictures)
+    return list(figures)
 
 
 def _ablation(task: Task[Any], settings: Any, arguments: Namespace, command: str) -> int:

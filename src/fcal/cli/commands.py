@@ -1,14 +1,20 @@
-"""The commands: arguments, errors as one line, exit codes. Imports nothing heavy, so that ``--help`` is fast."""
+"""The commands: arguments, what they print, errors as one line, exit codes.
+
+Imports nothing heavy, so that ``--help`` is fast; the commands themselves are imported when they run.
+"""
 
 import argparse
 import errno
 import importlib
+import json
 import os
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
-from typing import NoReturn, TypeAlias
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn, TypeAlias
 
 import fcal
 from fcal.benchmarks.catalogue import TASKS, Entry
@@ -235,9 +241,41 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _print_error(message: str, code: int) -> int:
-    line = " ".join("".join(c if c.isprintable() else " " for c in message).split())
+    line = " ".join(message.split())
     if len(line) > _MAX_MESSAGE:
         line = f"{line[:_MAX_MESSAGE]}..."
     if sys.stderr is not None:
-        print(f"fcal: {line}", file=sys.stderr)
+        say(f"fcal: {line}")
     return code
+
+
+def say(message: str) -> None:
+    """Print a line on stderr."""
+    print(printable(message), file=sys.stderr)
+
+
+def printable(text: str) -> str:
+    """Text without control characters, which a terminal would interpret."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def print_json(document: Any) -> None:
+    """Print one JSON document on stdout."""
+    print(json.dumps(document, allow_nan=False))
+
+
+@contextmanager
+def plain_warnings() -> Iterator[None]:
+    """Print each warning once, as one line on stderr without its source line."""
+    seen: set[str] = set()
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        text = str(message)
+        if text not in seen:
+            seen.add(text)
+            say(f"fcal: warning: {text}")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = show
+        yield

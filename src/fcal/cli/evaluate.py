@@ -1,19 +1,25 @@
 """``fcal evaluate``."""
 
+import math
 import shlex
 from argparse import Namespace
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 from torch import Tensor
 
 from fcal._checks import check_number
 from fcal._executor import keep_freed_memory
 from fcal._files import provenance, writable_folder
 from fcal._progress import ProgressBar
-from fcal.cli.printing import print_json, print_report
+from fcal.cli.commands import print_json, printable
 from fcal.metrics import Report, sigma_groups
 from fcal.metrics.accumulation import accumulate
+from fcal.metrics.report import Floor
 from fcal.metrics.report_from_state import Options, report_from_state
 from fcal.metrics.state import Grid, State, empty_state
 from fcal.tables import SUFFIX, Chunk, Columns, Predictions, open_predictions, read_origin
@@ -22,6 +28,9 @@ _CHUNK_ROWS = 1 << 20
 MIN_TARGETS = 2
 _PAGES = (".html", ".htm")
 _MAX_NAME = 200  # characters; temporary files and notes have longer names, and file systems allow 255
+_MOST_GROUPS = 30
+_LONGEST_GROUP = 100  # characters
+_USUAL_WIDTH = 80
 
 
 def run(arguments: Namespace, words: list[str]) -> int:
@@ -43,7 +52,7 @@ def run(arguments: Namespace, words: list[str]) -> int:
         print_json({"source": source.describe(), "command": command, "versions": provenance(), **report.as_dict()})
     else:
         order = "as they are" if arguments.by_sigma or arguments.by_output else "worst first"
-        print_report(report, source.describe(), page=arguments.out, order=order)
+        _print_report(report, source.describe(), page=arguments.out, order=order)
     return 0
 
 
@@ -126,7 +135,7 @@ def _groups(chunk: Chunk, source: Predictions, arguments: Namespace) -> tuple[Te
 
 
 def _names(source: Predictions) -> str:
-    first = Path(source.files[0]).name
+    first = source.files[0].name
     return first if len(source.files) == 1 else f"{first} and {len(source.files) - 1} more"
 
 
@@ -144,3 +153,101 @@ def _fitted_on(source: Predictions) -> frozenset[str]:
         return frozenset()
     notes = (read_origin(path) for path in source.files)
     return frozenset(str(note["fitted_on"]) for note in notes if note is not None and "fitted_on" in note)
+
+
+def _print_report(report: Report, source: str, *, page: str | None, order: str) -> None:
+    """Print verdict, numbers and groups of a report."""
+    console = report_console()
+    console.print(_plain(source, style="dim"))
+    console.print(Text.assemble((report.word, _colour(report)), ": ", report.reason))
+    for warning in report.warnings:
+        console.print(_plain(f"warning: {warning}", style="yellow"))
+    console.print(_numbers(report))
+    console.print(_scores(report))
+    if report.groups:
+        console.print(_group_table(report.groups, order))
+    console.print(Text(f"{report.n:,} scalars; {report.assumption}; smooth test of N(0, 1): p = {report.p_value:.3g}"))
+    if page is not None:
+        console.print(_plain(f"page: {page}"))
+
+
+def _numbers(report: Report) -> Table:
+    caption = f"S = {report.bins}, K = {report.df}, n = {report.n:,}"
+    table = Table("", "value", "calibrated model", "95 % below", caption=caption)
+    for name, interval, ideal in (("scale of z", report.scale, "1"), ("shift of z", report.shift, "0")):
+        table.add_row(name, f"{interval.value:.3f} ({interval.low:.3f} to {interval.high:.3f})", ideal, "")
+    table.add_row("shape of z", f"{report.shape:.3f}", "0", "")
+    for level, share in report.coverage.items():
+        table.add_row(f"within {float(level):.0%}", f"{share:.1%}", f"{float(level):.0%}", "")
+    rows: tuple[tuple[str, float | None, Floor | None], ...] = (
+        ("ECE(z)", report.ece_z, report.ece_z_floor),
+        ("MCE(z)", report.mce_z, report.mce_z_floor),
+        ("ECE(q)", report.ece_q, report.ece_q_floor),
+        ("MCE(q)", report.mce_q, report.mce_q_floor),
+        ("ENCE", report.ence, report.ence_floor),
+    )
+    for name, value, floor in rows:
+        low, high = (None, None) if floor is None else (floor.expected, floor.q95)
+        table.add_row(name, number(value), number(low), number(high))
+    return table
+
+
+def _scores(report: Report) -> Text:
+    named = {
+        "NLL": report.nll,
+        "CRPS": report.crps,
+        "RMSE": report.rmse,
+        "bias": report.bias,
+        "sharpness": report.sharpness,
+        "AUSE": report.ause,
+    }
+    return Text(", ".join(f"{name} {number(value)}" for name, value in named.items()))
+
+
+def _group_table(groups: Mapping[str, Report], order: str) -> Table:
+    shown = list(groups.items()) if order == "as they are" else sorted(groups.items(), key=_badness, reverse=True)
+    left_out = len(shown) - _MOST_GROUPS
+    more = f"; {left_out} more: --json or --out shows all" if left_out > 0 else ""
+    table = Table("group", "n", "verdict", "scale of z", "shift", "in 90%", caption=f"{order}{more}")
+    table.columns[0].min_width = 8
+    for column in table.columns[1:]:
+        column.no_wrap = True
+    for name, report in shown[:_MOST_GROUPS]:
+        table.add_row(
+            _plain(name[:_LONGEST_GROUP] or "(empty)"),
+            f"{report.n:,}",
+            Text(report.word, style=_colour(report)),
+            f"{report.scale.value:.2f} ({report.scale.low:.2f}-{report.scale.high:.2f})",
+            f"{report.shift.value:+.2f}",
+            f"{report.coverage['0.9']:.0%}",
+        )
+    return table
+
+
+def _badness(item: tuple[str, Report]) -> tuple[bool, float]:
+    """Sort key of groups: those that are not calibrated first, then by the largest deviation."""
+    report = item[1]
+    scale = abs(math.log(min(max(report.scale.value, 1e-9), 1e9)))
+    return report.verdict != "calibrated", max(scale, abs(report.shift.value), report.shape)
+
+
+def _colour(report: Report) -> str:
+    if report.verdict != "calibrated":
+        return "bold red"
+    return "bold green" if report.conclusive else "yellow"
+
+
+def report_console() -> Console:
+    """Console on stdout; a terminal that reports no width gets the usual one."""
+    console = Console(soft_wrap=True)
+    return console if console.width > 0 else Console(soft_wrap=True, width=_USUAL_WIDTH)
+
+
+def number(value: float | None) -> str:
+    """Four digits, or a dash."""
+    return "-" if value is None else f"{value:.4g}"
+
+
+def _plain(text: str, style: str = "") -> Text:
+    """Text from a file, in which nothing is markup."""
+    return Text(printable(text), style=style)

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from rich.table import Table
+
 from fcal import recalibration
 from fcal._files import provenance
 from fcal._progress import ProgressBar
-from fcal.cli.evaluate import MIN_TARGETS, check_writable, columns_of
-from fcal.cli.printing import print_before_after, print_json, say
+from fcal.cli.commands import print_json, say
+from fcal.cli.evaluate import MIN_TARGETS, check_writable, columns_of, number, report_console
 from fcal.metrics import Report
 from fcal.metrics.accumulation import accumulate
 from fcal.metrics.report_from_state import Options, report_from_state
@@ -59,7 +61,7 @@ def _check_outputs(arguments: Namespace, calibration: Predictions, source: Predi
     out = Path(arguments.out)
     check_out(out)
     check_writable("--out", out)
-    inputs = {Path(path).resolve() for path in (*calibration.files, *source.files)}
+    inputs = {path.resolve() for path in (*calibration.files, *source.files)}
     if out.resolve() in inputs:
         raise ValueError(f"expected `--out` a new file, got one of the inputs, {out}")
     if arguments.save is not None and Path(arguments.save).exists() and not Path(arguments.save).is_dir():
@@ -75,7 +77,7 @@ def _fitted(arguments: Namespace, calibration: Predictions) -> Recalibrator:
     try:
         return method(**({"per_output": True} if arguments.per_output else {})).fit(pred, target)
     except ValueError as error:
-        raise TableError(f"{Path(calibration.files[0]).name}: {error}") from error
+        raise TableError(f"{calibration.files[0].name}: {error}") from error
 
 
 def _before_and_after(source: Predictions, recalibrator: Recalibrator) -> tuple[Report, Report] | tuple[None, None]:
@@ -109,13 +111,32 @@ def _print_changes(
     if before is None or after is None:
         say("too few targets to show the repair on")
         return
-    print_before_after(before, after)
-    shared = {Path(p).resolve() for p in calibration.files} & {Path(p).resolve() for p in source.files}
+    report_console().print(_before_after(before, after))
+    shared = {path.resolve() for path in calibration.files} & {path.resolve() for path in source.files}
     if shared or after.fitted_on:
         say("warning: fitted on rows that it repairs: expect new data to look worse than this table")
     hint = _how_to_evaluate(arguments, source)
     if hint is not None:
         say(f"look closer: fcal evaluate {shlex.join(hint)}")
+
+
+def _before_after(before: Report, after: Report) -> Table:
+    """The main numbers of two reports side by side."""
+    table = Table("", "before", "after", caption=f"{before.n:,} scalars; {before.assumption}")
+    for row in (
+        ("verdict", before.word, after.word),
+        ("scale of z (1)", f"{before.scale.value:.3f}", f"{after.scale.value:.3f}"),
+        *(
+            (f"coverage of {float(k):.0%}", f"{before.coverage[k]:.1%}", f"{after.coverage[k]:.1%}")
+            for k in before.coverage
+        ),
+        ("ECE(z)", number(before.ece_z), number(after.ece_z)),
+        ("ECE(q)", number(before.ece_q), number(after.ece_q)),
+        ("NLL", number(before.nll), number(after.nll)),
+        ("CRPS", number(before.crps), number(after.crps)),
+    ):
+        table.add_row(*row)
+    return table
 
 
 def _how_to_evaluate(arguments: Namespace, source: Predictions) -> list[str] | None:

@@ -15,8 +15,8 @@ from rich.table import Table
 
 from fcal._config import read_config, with_overrides
 from fcal._files import provenance
+from fcal.cli.commands import print_json, say
 from fcal.cli.plugins import load_plugin
-from fcal.cli.printing import print_json, say
 from fcal.training import RunConfig
 from fcal.training.config import ConfigError
 from fcal.training.run_folder import TRAINING, is_finished

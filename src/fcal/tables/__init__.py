@@ -7,13 +7,12 @@ except ImportError:
 
 from fcal.metrics.state import MAX_GROUPS
 from fcal.tables import families
-from fcal.tables.csv_format import CsvFile, CsvWriter
-from fcal.tables.errors import TableError
+from fcal.tables.csv_format import CsvFile, write_csv
 from fcal.tables.layout import Columns
-from fcal.tables.numpy_format import ArrayFile, NpzWriter
-from fcal.tables.parquet_format import ParquetFile, ParquetWriter
-from fcal.tables.prediction_files import Chunk, Labels, Predictions, open_predictions, whole
-from fcal.tables.readers import READERS
+from fcal.tables.numpy_format import ArrayFile, write_npz
+from fcal.tables.parquet_format import ParquetFile, write_parquet
+from fcal.tables.prediction_files import READERS, Chunk, Labels, Predictions, open_predictions, whole
+from fcal.tables.readers import TableError
 from fcal.tables.writers import SUFFIX, WRITERS, read_origin, write_origin, write_repaired
 
 __all__ = [
@@ -32,15 +31,19 @@ __all__ = [
     "write_repaired",
 ]
 
-# A new format is a module with a reader and a writer, and a line here.
-for _suffix, _reader, _writer in (
-    (".csv", CsvFile, CsvWriter),
-    (".tsv", CsvFile, CsvWriter),
-    (".parquet", ParquetFile, ParquetWriter),
-    (".pq", ParquetFile, ParquetWriter),
-    (".npz", ArrayFile, NpzWriter),
-    (".npy", ArrayFile, None),  # no column names to write
-):
-    READERS.add(_suffix, _reader)
-    if _writer is not None:
-        WRITERS.add(_suffix, _writer)
+# A new format is a module with a reader and a writer, and a line in both tables.
+READERS |= {
+    ".csv": CsvFile,
+    ".tsv": CsvFile,
+    ".parquet": ParquetFile,
+    ".pq": ParquetFile,
+    ".npz": ArrayFile,
+    ".npy": ArrayFile,
+}
+WRITERS |= {
+    ".csv": write_csv,
+    ".tsv": write_csv,
+    ".parquet": write_parquet,
+    ".pq": write_parquet,
+    ".npz": write_npz,  # NPY has no column names to write
+}

@@ -1,8 +1,7 @@
 """Layouts of prediction tables: columns of moments, of a covariance matrix, or of quantiles."""
 
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from itertools import count, pairwise
 
@@ -11,9 +10,8 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent, MultivariateNormal
 
 from fcal.distributions import QuantileLaw
-from fcal.tables.errors import file_error, missing_column, shown
-from fcal.tables.families import MomentFamily
-from fcal.tables.readers import Block, TableFile
+from fcal.tables import families
+from fcal.tables.readers import Block, TableFile, file_error, shown
 
 _SYMMETRY = 1e-4  # largest difference of cov_i_j and cov_j_i, relative to both standard deviations
 _MANY_LEVELS = 7
@@ -71,149 +69,26 @@ class Columns:
         return self.mean.replace("mean", "cov") if "mean" in self.mean else "cov"
 
 
-class Layout(ABC):
-    """Columns that hold a prediction and a target."""
-
-    outputs: tuple[str, ...] = ()  # names of the means, where there are several
-    keeps_family: bool = True  # whether a rescaled prediction has the same columns
-
-    @property
-    @abstractmethod
-    def numbers(self) -> tuple[str, ...]:
-        """Columns that are read."""
-
-    @abstractmethod
-    def describe(self) -> str:
-        """Layout and columns in a few words."""
-
-    @abstractmethod
-    def prediction(self, block: Block) -> tuple[Distribution, Tensor]:
-        """Prediction and target of a block.
-
-        Raises:
-            TableError: A value is invalid.
-        """
-
-
 @dataclass(frozen=True)
-class Moments(Layout):
-    """Means and standard deviations of one or several targets per row."""
+class Layout:
+    """Columns that hold a prediction and a target.
 
-    mean: tuple[str, ...]
-    std: tuple[str, ...]
-    target: tuple[str, ...]
-    family: str
-    moment_family: MomentFamily
-    scalar: bool
+    Attributes:
+        numbers: Columns that are read.
+        description: Layout and columns in a few words.
+        prediction: Function of a block to its prediction and target; an invalid value raises a ``TableError``.
+        outputs: Names of the means, where there are several independent ones.
+        keeps_family: Whether a rescaled prediction has the same columns.
+    """
 
-    @property
-    def outputs(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Names of the means, where there are several."""
-        return () if self.scalar else self.mean
-
-    @property
-    def numbers(self) -> tuple[str, ...]:
-        """Columns that are read."""
-        return (*self.mean, *self.std, *self.target)
-
-    def describe(self) -> str:
-        """Layout and columns in a few words."""
-        outputs = "" if self.scalar else f"{len(self.mean)} outputs, "
-        return f"{self.family}: {outputs}mean {_span(self.mean)}, std {_span(self.std)}, target {_span(self.target)}"
-
-    def prediction(self, block: Block) -> tuple[Distribution, Tensor]:
-        """A distribution per row, of batch shape (N,), or per row and output, as ``Independent``."""
-        mean = [block.finite(name) for name in self.mean]
-        std = [block.positive(name) for name in self.std]
-        target = [block.target(name) for name in self.target] or [torch.full_like(m, torch.nan) for m in mean]
-        if self.moment_family.impossible is not None:
-            assert self.moment_family.requirement is not None
-            for pair in zip(self.mean, self.std, strict=True):
-                block.check(pair, self.moment_family.requirement, self.moment_family.impossible)
-        pred = self.moment_family.law(*_one_dtype(_stacked(mean, self.scalar), _stacked(std, self.scalar)))
-        return pred if self.scalar else Independent(pred, 1, validate_args=False), _stacked(target, self.scalar)
+    numbers: tuple[str, ...]
+    description: str
+    prediction: Callable[[Block], tuple[Distribution, Tensor]]
+    outputs: tuple[str, ...] = ()
+    keeps_family: bool = True
 
 
-@dataclass(frozen=True)
-class Covariances(Layout):
-    """A mean vector and a covariance matrix per row."""
-
-    mean: tuple[str, ...]
-    cov: tuple[tuple[str, ...], ...]
-    target: tuple[str, ...]
-
-    @property
-    def numbers(self) -> tuple[str, ...]:
-        """Columns that are read."""
-        return (*self.mean, *self._unique(), *self.target)
-
-    def describe(self) -> str:
-        """Layout and columns in a few words."""
-        size, cov = len(self.mean), _span((self.cov[0][0], self.cov[-1][-1]))
-        return f"multivariate normal of {size}: mean {_span(self.mean)}, covariance {cov}, target {_span(self.target)}"
-
-    def prediction(self, block: Block) -> tuple[MultivariateNormal, Tensor]:
-        """A multivariate normal distribution per row, in float64: covariances are squares of scales."""
-        mean = torch.stack([block.finite(name) for name in self.mean], -1).double()
-        target = torch.stack([block.target(name) for name in self.target], -1) if self.target else mean * torch.nan
-        entries = [block.finite(name) for name in self._unique()]
-        block.check(self._unique(), "a symmetric matrix", lambda *values: self._asymmetric(self._matrix(values)))
-        cov = self._matrix(entries)
-        factor, failed = torch.linalg.cholesky_ex(cov)
-        if bool(failed.any()):
-            block.check(self._unique(), "a positive definite matrix", self._indefinite)
-        return MultivariateNormal(mean, scale_tril=factor, validate_args=False), target
-
-    def _unique(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(name for row in self.cov for name in row))
-
-    def _matrix(self, entries: Sequence[Tensor]) -> Tensor:
-        by_name = dict(zip(self._unique(), entries, strict=True))
-        return torch.stack([torch.stack([by_name[n].double() for n in row], -1) for row in self.cov], -2)
-
-    def _indefinite(self, *entries: Tensor) -> Tensor:
-        return torch.linalg.cholesky_ex(self._matrix(entries))[1] != 0
-
-    @staticmethod
-    def _asymmetric(cov: Tensor) -> Tensor:
-        scale = cov.diagonal(dim1=-2, dim2=-1).abs().sqrt()
-        allowed = _SYMMETRY * scale.unsqueeze(-1) * scale.unsqueeze(-2)
-        return ((cov - cov.mT).abs() > allowed).flatten(1).any(1)
-
-
-@dataclass(frozen=True)
-class Quantiles(Layout):
-    """Quantiles of one target per row, at the same levels in every row."""
-
-    keeps_family = False
-
-    levels: tuple[float, ...]
-    columns: tuple[str, ...]
-    target: tuple[str, ...]
-
-    @property
-    def numbers(self) -> tuple[str, ...]:
-        """Columns that are read."""
-        return (*self.columns, *self.target)
-
-    def describe(self) -> str:
-        """Layout and columns in a few words."""
-        levels = ", ".join(f"{100 * level:g} %" for level in self.levels)
-        if len(self.levels) > _MANY_LEVELS:
-            levels = f"{len(self.levels)} levels from {100 * self.levels[0]:g} % to {100 * self.levels[-1]:g} %"
-        return f"quantiles at {levels}: {_span(self.columns)}, target {_span(self.target)}"
-
-    def prediction(self, block: Block) -> tuple[Distribution, Tensor]:
-        """The distribution through the quantiles of each row."""
-        columns = [block.finite(name) for name in self.columns]
-        block.check(self.columns, "strictly rising from level to level", _crossing)
-        values = torch.stack(_one_dtype(*columns), -1)
-        levels = torch.tensor(self.levels, dtype=torch.float64)
-        target = block.target(self.target[0]) if self.target else values[:, 0] * torch.nan
-        return QuantileLaw(levels, values, validate_args=False), target
-
-
-def layout_of(file: TableFile, columns: Columns, family: str, moment_family: MomentFamily) -> Layout:
+def layout_of(file: TableFile, columns: Columns, family: str) -> Layout:
     """The layout of a file, by the names of its columns.
 
     Raises:
@@ -224,29 +99,112 @@ def layout_of(file: TableFile, columns: Columns, family: str, moment_family: Mom
     if columns.quantiles is not None:
         return _quantiles(file, columns, columns.quantiles)
     if columns.mean in file.names and columns.std in file.names:
-        return Moments((columns.mean,), (columns.std,), _target(file, columns), family, moment_family, scalar=True)
+        return _moments((columns.mean,), (columns.std,), _target(file, columns), family, scalar=True)
     if columns.mean not in file.names and f"{columns.mean}_0" in file.names:
-        return _vectors(file, columns, family, moment_family)
+        return _vectors(file, columns, family)
     is_default = columns.mean == Columns.mean and columns.std == Columns.std
     if is_default and _levels(file, "q*"):
         return _quantiles(file, columns, "q*")
     file.require(columns.mean)
-    raise missing_column(file.path, columns.std, file.names)
+    raise file.missing(columns.std)
 
 
-def _vectors(file: TableFile, columns: Columns, family: str, moment_family: MomentFamily) -> Layout:
+def _vectors(file: TableFile, columns: Columns, family: str) -> Layout:
     mean = _numbered(file, columns.mean)
     without_target = columns.target_optional and f"{columns.target}_0" not in file.names
     target = () if without_target else _numbered(file, columns.target, len(mean))
     prefix = columns.covariance_prefix()
     if _covariance_name(file, prefix, 0, 0, len(mean)) is None:
-        return Moments(mean, _numbered(file, columns.std, len(mean)), target, family, moment_family, scalar=False)
+        return _moments(mean, _numbered(file, columns.std, len(mean)), target, family, scalar=False)
     if family != "normal":
         raise file_error(file.path, "of the family normal where it has covariances", shown(family))
     indices = range(len(mean))
-    return Covariances(
-        mean, tuple(tuple(_covariance(file, prefix, i, j, len(mean)) for j in indices) for i in indices), target
+    return _covariances(mean, [[_covariance(file, prefix, i, j, len(mean)) for j in indices] for i in indices], target)
+
+
+def _moments(
+    mean: tuple[str, ...], std: tuple[str, ...], target: tuple[str, ...], family: str, *, scalar: bool
+) -> Layout:
+    """Means and standard deviations of one or several targets per row."""
+    moments = families.family(family)
+
+    def stacked(columns: list[Tensor]) -> Tensor:
+        return columns[0] if scalar else torch.stack(columns, -1)
+
+    def prediction(block: Block) -> tuple[Distribution, Tensor]:
+        """A distribution per row, of batch shape (N,), or per row and output, as ``Independent``."""
+        loc = stacked([block.finite(name) for name in mean])
+        scale = stacked([block.positive(name) for name in std])
+        true_values = stacked([block.target(name) for name in target]) if target else torch.full_like(loc, torch.nan)
+        if moments.impossible is not None:
+            assert moments.requirement is not None
+            for pair in zip(mean, std, strict=True):
+                block.check(pair, moments.requirement, moments.impossible)
+        dtype = torch.promote_types(loc.dtype, scale.dtype)
+        pred = moments.law(loc.to(dtype), scale.to(dtype))
+        return pred if scalar else Independent(pred, 1, validate_args=False), true_values
+
+    count = "" if scalar else f"{len(mean)} outputs, "
+    return Layout(
+        numbers=(*mean, *std, *target),
+        description=f"{family}: {count}mean {_span(mean)}, std {_span(std)}, target {_span(target)}",
+        prediction=prediction,
+        outputs=() if scalar else mean,
     )
+
+
+def _covariances(mean: tuple[str, ...], cov: list[list[str]], target: tuple[str, ...]) -> Layout:
+    """A mean vector and a covariance matrix per row."""
+    entries = tuple(dict.fromkeys(name for row in cov for name in row))
+
+    def matrix(*values: Tensor) -> Tensor:
+        by_name = dict(zip(entries, values, strict=True))
+        return torch.stack([torch.stack([by_name[n].double() for n in row], -1) for row in cov], -2)
+
+    def asymmetric(*values: Tensor) -> Tensor:
+        covariance = matrix(*values)
+        scale = covariance.diagonal(dim1=-2, dim2=-1).abs().sqrt()
+        allowed = _SYMMETRY * scale.unsqueeze(-1) * scale.unsqueeze(-2)
+        return ((covariance - covariance.mT).abs() > allowed).flatten(1).any(1)
+
+    def indefinite(*values: Tensor) -> Tensor:
+        return torch.linalg.cholesky_ex(matrix(*values))[1] != 0
+
+    def prediction(block: Block) -> tuple[Distribution, Tensor]:
+        """A multivariate normal distribution per row, in float64: covariances are squares of scales."""
+        loc = torch.stack([block.finite(name) for name in mean], -1).double()
+        true_values = torch.stack([block.target(name) for name in target], -1) if target else loc * torch.nan
+        values = [block.finite(name) for name in entries]
+        block.check(entries, "a symmetric matrix", asymmetric)
+        factor, failed = torch.linalg.cholesky_ex(matrix(*values))
+        if bool(failed.any()):
+            block.check(entries, "a positive definite matrix", indefinite)
+        return MultivariateNormal(loc, scale_tril=factor, validate_args=False), true_values
+
+    columns = f"mean {_span(mean)}, covariance {_span((cov[0][0], cov[-1][-1]))}, target {_span(target)}"
+    return Layout((*mean, *entries, *target), f"multivariate normal of {len(mean)}: {columns}", prediction)
+
+
+def _quantiles(file: TableFile, columns: Columns, pattern: str) -> Layout:
+    """Quantiles of one target per row, at the same levels in every row."""
+    levels = _checked_levels(file, pattern)
+    names = tuple(file.require(name) for name in levels)
+    fractions = [level / 100 for level in levels.values()]
+    target = _target(file, columns)
+
+    def prediction(block: Block) -> tuple[Distribution, Tensor]:
+        """The distribution through the quantiles of each row."""
+        quantiles = torch.stack([block.finite(name) for name in names], -1)
+        block.check(names, "strictly rising from level to level", _crossing)
+        true_values = block.target(target[0]) if target else quantiles[:, 0] * torch.nan
+        return QuantileLaw(torch.tensor(fractions, dtype=torch.float64), quantiles, validate_args=False), true_values
+
+    percents = [f"{100 * fraction:g} %" for fraction in fractions]
+    listed = ", ".join(percents)
+    if len(percents) > _MANY_LEVELS:
+        listed = f"{len(percents)} levels from {percents[0]} to {percents[-1]}"
+    description = f"quantiles at {listed}: {_span(names)}, target {_span(target)}"
+    return Layout((*names, *target), description, prediction, keeps_family=False)
 
 
 def _numbered(file: TableFile, prefix: str, size: int | None = None) -> tuple[str, ...]:
@@ -280,10 +238,11 @@ def _levels(file: TableFile, pattern: str) -> dict[str, float]:
     return {name: float(match[1]) for name, match in matches if match}
 
 
-def _quantiles(file: TableFile, columns: Columns, pattern: str) -> Quantiles:
+def _checked_levels(file: TableFile, pattern: str) -> dict[str, float]:
+    """The same, rising and all different."""
     levels = sorted(_levels(file, pattern).items(), key=lambda item: item[1])
     if len(levels) < 2:
-        raise missing_column(file.path, pattern if levels else pattern.replace("*", "05"), file.names)
+        raise file.missing(pattern if levels else pattern.replace("*", "05"))
     if levels[-1][1] <= 1:
         first = ", ".join(shown(name) for name, _ in levels[:3])
         raise file_error(file.path, "with per cent in names of quantiles, as q05 and q97.5", f"fractions: {first}")
@@ -293,8 +252,7 @@ def _quantiles(file: TableFile, columns: Columns, pattern: str) -> Quantiles:
     for (first, level), (second, other) in pairwise(levels):
         if level == other:
             raise file_error(file.path, "with one column of each quantile", f"{shown(first)} and {shown(second)}")
-    names = tuple(file.require(name) for name, _ in levels)
-    return Quantiles(tuple(level / 100 for _, level in levels), names, _target(file, columns))
+    return dict(levels)
 
 
 def _target(file: TableFile, columns: Columns) -> tuple[str, ...]:
@@ -309,17 +267,6 @@ def _crossing(*values: Tensor) -> Tensor:
     for low, high in pairwise(values):
         crossing |= ~(low < high)
     return crossing
-
-
-def _stacked(values: list[Tensor], scalar: bool) -> Tensor:
-    return values[0] if scalar else torch.stack(_one_dtype(*values), -1)
-
-
-def _one_dtype(*values: Tensor) -> list[Tensor]:
-    dtype = values[0].dtype
-    for value in values[1:]:
-        dtype = torch.promote_types(dtype, value.dtype)
-    return [value.to(dtype) for value in values]
 
 
 def _span(names: Sequence[str]) -> str:

@@ -1,5 +1,6 @@
 """Predictions in files, streamed in chunks or read as a whole."""
 
+import glob
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,11 +18,11 @@ from fcal._checks import check_integer
 from fcal.distributions.functional import cat
 from fcal.metrics.state import MAX_GROUPS
 from fcal.tables import families
-from fcal.tables.errors import TableError, file_error, missing_column, shown
 from fcal.tables.layout import Columns, Layout, layout_of
-from fcal.tables.readers import Block, TableFile, find_files, open_file
+from fcal.tables.readers import Block, TableError, TableFile, file_error, shown
 
-CHUNK_ROWS = 1 << 18
+READERS: dict[str, type[TableFile]] = {}  # by suffix; filled in ``fcal.tables``
+_CHUNK_ROWS = 1 << 18
 _NO_CLUSTER = ["", "nan", "NaN", "NA", "null", "None"]
 _NO_GROUP = "(none)"  # group of rows whose label is null
 
@@ -76,17 +77,18 @@ class Predictions:
         self.tables = tables
         self.files = [table.path for table in tables]
         self.columns, self.layout, self.chunk_rows = columns, layout, chunk_rows
-        counts = [table.rows_of(self._names()) for table in tables]
-        for table, count in zip(tables, counts, strict=True):
+        self.rows: int | None = 0
+        for table in tables:
+            count = table.count_rows((*layout.numbers, *columns.labels()))
             if count == 0:
                 raise table.no_rows()
-        self.rows = None if None in counts else sum(count for count in counts if count is not None)
+            self.rows = None if self.rows is None or count is None else self.rows + count
 
     def describe(self) -> str:
         """Number of files, layout and columns in one line."""
         files = shown(self.files[0].name) if len(self.files) == 1 else f"{len(self.files)} files"
         labels = [f"{w} {shown(n)}" for w, n in (("group", self.columns.group), ("cluster", self.columns.cluster)) if n]
-        return ", ".join([f"{files}: {self.layout.describe()}", *labels])
+        return ", ".join([f"{files}: {self.layout.description}", *labels])
 
     def __iter__(self) -> Iterator[Chunk]:
         groups, clusters = LabelCodes(MAX_GROUPS), ClusterCodes()
@@ -96,11 +98,9 @@ class Predictions:
             pred, target = self.layout.prediction(block)
             group, cluster = None, None
             if group_name is not None:
-                codes = groups.encode(block.batch.column(group_name), path=block.file.path, name=group_name)
-                group = Labels(codes, groups.names())
+                group = Labels(groups.encode(block, group_name), groups.names())
             if cluster_name is not None:
-                column, path = block.batch.column(cluster_name), block.file.path
-                cluster = clusters.encode(column, path=path, name=cluster_name, first_row=block.first_row)
+                cluster = clusters.encode(block, cluster_name)
             yield Chunk(pred=pred, target=target, group=group, cluster=cluster, first_row=first_row)
             first_row += len(target)
 
@@ -119,16 +119,13 @@ class Predictions:
             if not rows:
                 raise table.no_rows()
 
-    def _names(self) -> tuple[str, ...]:
-        return (*self.layout.numbers, *self.columns.labels())
-
 
 def open_predictions(
     path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
     columns: Columns | None = None,
     family: str = "normal",
-    chunk_rows: int = CHUNK_ROWS,
+    chunk_rows: int = _CHUNK_ROWS,
 ) -> Predictions:
     r"""Open prediction files: CSV, Parquet, NPZ, or NPY of shape (N, 3).
 
@@ -159,24 +156,49 @@ def open_predictions(
     """
     rows = check_integer("chunk_rows", chunk_rows, at_least=1)
     columns = Columns() if columns is None else columns
-    moments = families.family(family)
+    families.family(family)  # rejects an unknown name before files are opened
     paths = [path] if isinstance(path, str | os.PathLike) else list(path)
     if not paths or any(not os.fspath(name) for name in paths):
         raise TableError("expected `path` a file, a folder or a pattern of files, got an empty name")
-    tables = [open_file(file) for name in paths for file in find_files(name)]
-    layout = layout_of(tables[0], columns, family, moments)
+    files = [file for name in paths for file in _find_files(Path(name))]
+    tables = [READERS[file.suffix.lower()](file) for file in files]
+    layout = layout_of(tables[0], columns, family)
     for table in tables[1:]:
         _check_same_columns(tables[0], table)
     return Predictions(tables, columns, layout, rows)
 
 
+def _find_files(location: Path) -> list[Path]:
+    """The file, all files of known suffixes in a folder, or those that match a pattern; sorted by name.
+
+    Files whose names begin with a dot or an underscore are left out, as are sub-folders (unless a pattern has ``**``).
+    """
+    suffixes = ", ".join(READERS)
+    if location.is_dir():
+        candidates, requirement = list(location.iterdir()), f"a folder of prediction files ({suffixes})"
+    elif location.exists():
+        if location.suffix.lower() not in READERS:
+            raise file_error(location, f"with one of the suffixes {suffixes}", repr(location.suffix))
+        return [location]
+    elif glob.has_magic(str(location)):
+        matches = glob.glob(str(location), recursive=True)  # noqa: PTH207 - Path.glob takes no absolute patterns
+        candidates, requirement = list(map(Path, matches)), f"to match files ({suffixes})"
+    else:
+        raise file_error(location, "a file, a folder or a pattern of files", "nothing of that name")
+    known = (path for path in candidates if path.suffix.lower() in READERS and not path.name.startswith((".", "_")))
+    files = sorted(path for path in known if path.is_file())
+    if not files:
+        raise file_error(location, requirement, "none")
+    return files
+
+
 def _check_same_columns(first: TableFile, other: TableFile) -> None:
     for name in first.names:
         if name not in other.names:
-            raise missing_column(other.path, name, other.names)
+            raise other.missing(name)
     extra = next((name for name in other.names if name not in first.names), None)
     if extra is not None:
-        raise file_error(other.path, f"with the columns of {Path(first.path).name}", f"{shown(extra)} too")
+        raise file_error(other.path, f"with the columns of {first.path.name}", f"{shown(extra)} too")
 
 
 def whole(source: Predictions, *, advance: Callable[[int], None] | None = None) -> tuple[Distribution, Tensor]:
@@ -212,22 +234,15 @@ def whole(source: Predictions, *, advance: Callable[[int], None] | None = None) 
 
 
 class LabelCodes:
-    """Integer codes of labels, in order of first appearance and the same in every chunk.
-
-    Args:
-        most: Largest number of labels; None for no limit.
-    """
+    """Integer codes of at most ``most`` labels, in order of first appearance and the same in every chunk."""
 
     def __init__(self, most: int | None = None) -> None:
         self._codes: dict[str, int] = {}
         self._most = most
 
-    def encode(self, column: pa.Array, *, path: Path, name: str) -> Tensor:
-        """Codes of a column of labels; ``path`` and ``name`` appear in errors.
-
-        Raises:
-            TableError: There are too many labels, or values of this type cannot be labels.
-        """
+    def encode(self, block: Block, name: str) -> Tensor:
+        """Codes of a column; too many labels, or values that cannot be labels, are rejected."""
+        column, path = block.batch.column(name), block.file.path
         try:
             if pa.types.is_temporal(column.type):
                 column = column.cast(pa.string())  # Python's range of times is smaller
@@ -235,26 +250,20 @@ class LabelCodes:
             if encoded.indices.null_count:
                 encoded = encoded.cast(pa.string()).fill_null(_NO_GROUP).dictionary_encode()
             indices = compute.unique(encoded.indices)
-            labels = self._labels_at(encoded, indices, path, name)
+            self._check_number(len(indices), path, name)  # before they become Python objects: there may be a million
+            labels = encoded.dictionary.take(indices).to_pylist()
         except (pa.ArrowException, UnicodeDecodeError, OverflowError):  # a type without equality, or a damaged file
             raise file_error(path, f"column {shown(name)} of labels", f"{column.type} that cannot be read") from None
         table = np.zeros(len(encoded.dictionary), np.int64)
         for index, label in zip(indices.to_pylist(), labels, strict=True):
-            table[index] = self._codes.setdefault(label, len(self._codes))
+            text = _NO_GROUP if label is None else str(label)
+            table[index] = self._codes.setdefault(text, len(self._codes))
+        self._check_number(len(self._codes), path, name)
         return torch.from_numpy(table[encoded.indices.to_numpy(zero_copy_only=False)])
 
     def names(self) -> tuple[str, ...]:
         """Labels so far, in order of their codes."""
         return tuple(self._codes)
-
-    def _labels_at(self, encoded: pa.Array, indices: pa.Array, path: Path, name: str) -> list[str]:
-        """Labels at some indices of the dictionary; their number is checked first, as there may be a million."""
-        self._check_number(len(indices), path, name)
-        values = encoded.dictionary.take(indices).to_pylist()
-        labels = [_NO_GROUP if label is None else str(label) for label in values]
-        if self._most is not None:
-            self._check_number(len(self._codes.keys() | set(labels)), path, name)
-        return labels
 
     def _check_number(self, count: int, path: Path, name: str) -> None:
         if self._most is not None and count > self._most:
@@ -268,14 +277,11 @@ class ClusterCodes:
         self._labels = LabelCodes()
         self._whole: bool | None = None
 
-    def encode(self, column: pa.Array, *, path: Path, name: str, first_row: int) -> Tensor:
-        """Clusters of a column; ``first_row`` rows of the file come before it.
-
-        Raises:
-            TableError: A row has no cluster, or some files have integers and others text.
-        """
+    def encode(self, block: Block, name: str) -> Tensor:
+        """Clusters of a column; rows without one, and integers in some files but text in others, are rejected."""
+        column, path = block.batch.column(name), block.file.path
         if column.null_count:
-            row = first_row + column.is_null().index(True).as_py() + 1
+            row = block.first_row + column.is_null().index(True).as_py() + 1
             raise file_error(path, f"column {shown(name)} without nulls", f"one in data row {row}")
         whole = bool(pa.types.is_integer(column.type)) and column.type != pa.uint64()
         if self._whole is None:
@@ -284,20 +290,19 @@ class ClusterCodes:
             before, now = ("text", "whole numbers") if whole else ("whole numbers", "text")
             raise file_error(path, f"column {shown(name)} of {before} as in the files before it", now)
         if not whole:
-            _check_no_gaps(column, path, name, first_row)
-            return self._labels.encode(column, path=path, name=name)
+            _check_no_gaps(block, name)
+            return self._labels.encode(block, name)
         clusters: Tensor = from_dlpack(column.cast(pa.int64()))
         return clusters
 
 
-def _check_no_gaps(column: pa.Array, path: Path, name: str, first_row: int) -> None:
+def _check_no_gaps(block: Block, name: str) -> None:
     """Reject rows without a cluster (an empty text, NaN): together they would form one cluster."""
     try:
-        text = column.cast(pa.string())
+        text = block.batch.column(name).cast(pa.string())
     except pa.ArrowException:
         return  # rejected as labels next
-    missing = compute.is_in(text, value_set=pa.array(_NO_CLUSTER))
-    row = missing.index(True).as_py()
+    row = compute.is_in(text, value_set=pa.array(_NO_CLUSTER)).index(True).as_py()
     if row >= 0:
-        got = f"none in data row {first_row + row + 1}"
-        raise file_error(path, f"column {shown(name)} with a cluster in every row", got)
+        got = f"none in data row {block.first_row + row + 1}"
+        raise file_error(block.file.path, f"column {shown(name)} with a cluster in every row", got)

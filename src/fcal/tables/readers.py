@@ -1,18 +1,19 @@
-"""Reading tables: the base class of all formats, batches of rows with checked numbers, and files by name.
+"""Reading tables: errors, the base class of all formats, and batches of rows with checked numbers.
 
 Each format has a module, ``csv_format``, ``parquet_format`` and ``numpy_format``, with its reader and its writer; the
-table of suffixes is in ``fcal.tables``.
+table of suffixes is in ``fcal.tables``. An error is one line with the file, the column, the value and the row.
 """
 
-import glob
+import difflib
 import math
-import os
 import stat
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any
 
 import pyarrow as pa
 import torch
@@ -20,10 +21,49 @@ from pyarrow import compute, csv
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
-from fcal._registry import Registry
-from fcal.tables.errors import TableError, duplicate_of, file_error, missing_column, shown, value_error
+_MISSING_WORDS = sorted(csv.ConvertOptions().null_values)  # "", "NA", "NaN", "null", ...
+_LONGEST = 60  # characters of a value
+_LONGEST_REASON = 200
+_MOST_NAMES = 12
 
-_MISSING_WORDS = frozenset(csv.ConvertOptions().null_values)  # "", "NA", "NaN", "null", ...
+
+class TableError(ValueError):
+    """A prediction file that cannot be used.
+
+    Data rows count from 1 in each file; the header and empty lines do not count.
+    """
+
+
+def shown(value: Any) -> str:
+    """A value from a file on one line, truncated."""
+    if isinstance(value, list):
+        return f"[{', '.join(shown(item) for item in value)}]"
+    if isinstance(value, float):
+        return f"{value:g}"
+    text = str(value)
+    cut = text if len(text) <= _LONGEST else text[:_LONGEST] + "..."
+    return repr(cut) if isinstance(value, str) else cut
+
+
+def file_error(path: Path, requirement: str, got: str) -> TableError:
+    """An error about a whole file."""
+    return TableError(f"expected `{_printable(str(path))}` {requirement}, got {got}")
+
+
+def value_error(path: Path, column: str, requirement: str, value: Any, row: int, *, count: str = "") -> TableError:
+    """An error about a value; ``row`` counts from 1."""
+    where = f"{shown(value)} in data row {row}" + (f" ({count})" if count else "")
+    return file_error(path, f"column {shown(column)} {requirement}", where)
+
+
+def message_of(error: BaseException) -> str:
+    """First line of another library's error message, truncated and printable: it may quote bytes of the file."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return f"an error: {_printable(lines[0][:_LONGEST_REASON])}"
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 class TableFile(ABC):
@@ -34,7 +74,6 @@ class TableFile(ABC):
 
     Attributes:
         names: Columns, in order.
-        rows: Number of rows; None where only reading the file would tell.
         decimal: Decimal point of numbers in text.
         is_text: Whether the format has no types, so that ``all_batches`` yields text.
 
@@ -43,13 +82,20 @@ class TableFile(ABC):
     """
 
     names: tuple[str, ...]
-    rows: int | None = None
     decimal: str = "."
     is_text: bool = False
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        _check_not_empty(path)
+        try:
+            if not stat.S_ISREG(path.stat().st_mode):
+                raise file_error(path, "a regular file", "a pipe or device")
+            with path.open("rb") as file:
+                empty = not file.read(1)
+        except OSError as error:
+            raise file_error(path, "a file to read", error.strerror or str(error)) from None
+        if empty:
+            raise file_error(path, "with at least one row", "an empty file (0 bytes)")
 
     @abstractmethod
     def batches(self, numbers: Sequence[str], labels: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
@@ -61,45 +107,49 @@ class TableFile(ABC):
             rows: Largest number of rows of a batch.
         """
 
-    @abstractmethod
     def all_batches(self, rows: int) -> Iterator[pa.RecordBatch]:
         """Every column as it is stored, as text where the format has no types."""
+        return self.batches((), self.names, rows) if self.is_text else self.batches(self.names, (), rows)
+
+    def count_rows(self, names: Sequence[str]) -> int | None:  # noqa: ARG002 - for formats whose columns differ
+        """Number of rows of some columns; None where only reading the file would tell."""
+        return None
 
     def check_names(self) -> None:
         """Reject two columns of the same name."""
-        twice = duplicate_of(self.names)
-        if twice is not None:
-            raise file_error(self.path, "with one column of each name", f"{shown(twice)} twice")
+        for name, count in Counter(self.names).items():
+            if count > 1:
+                raise file_error(self.path, "with one column of each name", f"{shown(name)} twice")
 
     def require(self, name: str) -> str:
         """The name of a column that must exist."""
         if name not in self.names:
-            raise missing_column(self.path, name, self.names)
+            raise self.missing(name)
         return name
 
-    def rows_of(self, names: Sequence[str]) -> int | None:  # noqa: ARG002 - all columns of a table have the same length
-        """Number of rows of some columns, if known."""
-        return self.rows
+    def missing(self, column: str) -> TableError:
+        """The error about a missing column, with the known names and the nearest one."""
+        listed = ", ".join(map(shown, self.names[:_MOST_NAMES])) or "no columns"
+        if len(self.names) > _MOST_NAMES:
+            listed += f" and {len(self.names) - _MOST_NAMES} more"
+        by_lower = {name.lower(): name for name in reversed(self.names)}
+        near = difflib.get_close_matches(column.lower(), by_lower, n=1)
+        hint = f" (did you mean {shown(by_lower[near[0]])}?)" if near else ""
+        if self.names and all(map(_is_number, self.names)):
+            hint = "; the first line must name the columns"
+        return file_error(self.path, f"with a column {shown(column)}", f"{listed}{hint}")
 
     def no_rows(self) -> TableError:
         """The error about a file without rows."""
         return file_error(self.path, "with at least one row", "none")
 
 
-READERS: Registry[type[TableFile]] = Registry("suffix")
-
-
-def _check_not_empty(path: Path) -> None:
-    """Reject what is not a regular file, cannot be read or has no bytes."""
+def _is_number(text: str) -> bool:
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise file_error(path, "a regular file", "a pipe or device")
-        with path.open("rb") as file:
-            empty = not file.read(1)
-    except OSError as error:
-        raise file_error(path, "a file to read", error.strerror or str(error)) from None
-    if empty:
-        raise file_error(path, "with at least one row", "an empty file (0 bytes)")
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def regrouped(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
@@ -117,14 +167,12 @@ def regrouped(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Recor
             if 2 * count >= rows:
                 yield from _merged(held)
                 held, count = [], 0
-    yield from _merged(held)
+    if held:
+        yield from _merged(held)
 
 
 def _merged(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    if len(batches) < 2:
-        yield from batches
-    else:
-        yield from pa.Table.from_batches(batches).unify_dictionaries().combine_chunks().to_batches()
+    yield from pa.Table.from_batches(batches).unify_dictionaries().combine_chunks().to_batches()
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,9 +190,42 @@ class Block:
     first_row: int
 
     def numbers(self, name: str) -> Tensor:
-        """A column of numbers, NaN where null. Shape ``(N,)``."""
+        """A column as a tensor: float32 stays float32, half precision becomes float32, everything else float64.
+
+        A float32 or float64 column without nulls is not copied, so the tensor must not be written to.
+
+        Returns:
+            Shape ``(N,)``; NaN where the column is null.
+
+        Raises:
+            TableError: The type holds no numbers, or a text is not a number.
+        """
         column = self.batch.column(name)
-        return tensor_of(column, path=self.file.path, name=name, first_row=self.first_row, decimal=self.file.decimal)
+        if pa.types.is_dictionary(column.type):
+            column = column.dictionary_decode()
+        dtype = column.type
+        if is_text(dtype):
+            column = self._parsed(name, column.cast(pa.large_string()))
+        elif pa.types.is_float16(dtype):
+            column = column.cast(pa.float32())
+        elif pa.types.is_integer(dtype) or pa.types.is_decimal(dtype) or pa.types.is_null(dtype):
+            column = column.cast(pa.float64(), safe=False)  # integers beyond 2^53 are rounded
+        elif not pa.types.is_floating(dtype):
+            raise file_error(self.file.path, f"column {shown(name)} of numbers", f"{dtype}")
+        if column.null_count:
+            column = column.fill_null(float("nan"))
+        tensor: Tensor = from_dlpack(column)
+        return tensor
+
+    def _parsed(self, name: str, text: pa.Array) -> pa.Array:
+        try:
+            return numbers_of_text(text, self.file.decimal)
+        except pa.ArrowInvalid:
+            index = first_failure(text, lambda values: numbers_of_text(values, self.file.decimal))
+        value = text.slice(index, 1).cast(pa.large_binary())[0].as_py()
+        with suppress(UnicodeDecodeError):  # other bytes are shown as they are
+            value = value.decode()
+        raise value_error(self.file.path, name, "of numbers", value, self.first_row + index + 1)
 
     def finite(self, name: str) -> Tensor:
         """A column that must have a finite number in every row."""
@@ -179,19 +260,16 @@ class Block:
         Raises:
             TableError: With the first bad row and the number of bad rows in the file.
         """
-        values = [self.numbers(name) for name in names]
-        is_bad = bad(*values)
-        if bool(is_bad.any()):
-            self._reject(names, requirement, bad, int(is_bad.nonzero()[0].item()), int(is_bad.sum().item()))
-
-    def _reject(
-        self, names: Sequence[str], requirement: str, bad: Callable[..., Tensor], first: int, so_far: int
-    ) -> NoReturn:
-        values = [float(self.numbers(name)[first].item()) for name in names]
+        columns = [self.numbers(name) for name in names]
+        is_bad = bad(*columns)
+        if not bool(is_bad.any()):
+            return
+        first = int(is_bad.nonzero()[0].item())
+        values = [column[first].item() for column in columns]
         value = values[0] if len(names) == 1 else values
         column = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
-        count = self._count(names, bad) or f"{so_far} rows so far"
-        raise value_error(self.file.path, column, requirement, value, self.first_row + first + 1, count=count) from None
+        count = self._count(names, bad) or f"{int(is_bad.sum().item())} rows so far"
+        raise value_error(self.file.path, column, requirement, value, self.first_row + first + 1, count=count)
 
     def _count(self, names: Sequence[str], bad: Callable[..., Tensor]) -> str | None:
         """Number of bad rows in the whole file; None where a later row cannot be read."""
@@ -206,135 +284,36 @@ class Block:
         return f"{bad_rows} of {rows} rows"
 
 
-def tensor_of(column: pa.Array, *, path: Path, name: str, first_row: int, decimal: str = ".") -> Tensor:
-    """A column as a tensor: float32 stays float32, half precision becomes float32, everything else float64.
-
-    A float32 or float64 column without nulls is not copied, so the tensor must not be written to.
-
-    Args:
-        column: Numbers of any width, decimals, a dictionary of them, or text that spells them. Length N.
-        path: The file, for errors.
-        name: The column, for errors.
-        first_row: Number of rows of the file before these.
-        decimal: Decimal point of numbers in text.
-
-    Returns:
-        Shape ``(N,)``; NaN where the column is null.
-
-    Raises:
-        TableError: The type holds no numbers, or a text is not a number.
-    """
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    dtype = column.type
-    if _is_text(dtype):
-        column = _parsed(column, path=path, name=name, first_row=first_row, decimal=decimal)
-    elif pa.types.is_float16(dtype):
-        column = column.cast(pa.float32())
-    elif pa.types.is_integer(dtype) or pa.types.is_decimal(dtype) or pa.types.is_null(dtype):
-        column = column.cast(pa.float64(), safe=False)  # integers beyond 2^53 are rounded
-    elif not pa.types.is_floating(dtype):
-        raise file_error(path, f"column {shown(name)} of numbers", f"{dtype}")
-    if column.null_count:
-        column = column.fill_null(float("nan"))
-    tensor: Tensor = from_dlpack(column)
-    return tensor
+def is_text(dtype: pa.DataType) -> bool:
+    """Whether a column of this type is text."""
+    return bool(pa.types.is_string(dtype) or pa.types.is_large_string(dtype) or pa.types.is_string_view(dtype))
 
 
 def numbers_of_text(text: pa.Array, decimal: str = ".", dtype: pa.DataType = None) -> pa.Array:
     """Text as numbers, null for words such as NA; Arrow raises an error for any other text."""
     trimmed = compute.utf8_trim_whitespace(text)
-    missing = compute.is_in(trimmed, value_set=pa.array(sorted(_MISSING_WORDS), trimmed.type))
+    missing = compute.is_in(trimmed, value_set=pa.array(_MISSING_WORDS, trimmed.type))
     if decimal != ".":
         trimmed = compute.replace_substring(trimmed, decimal, ".")
     return compute.if_else(missing, None, trimmed).cast(dtype or pa.float64())
 
 
-def first_failure(column: pa.Array, convert: Callable[[pa.Array], object]) -> int | None:
-    """Index of the first element that a conversion fails on, by bisection; None where it succeeds."""
-    if not _fails(convert, column):
-        return None
+def first_failure(column: pa.Array, convert: Callable[[pa.Array], object]) -> int:
+    """Index of the first element that a conversion fails on, by bisection, where it fails on the whole column."""
     start, stop = 0, len(column)
     while stop - start > 1:
         middle = (start + stop) // 2
-        if _fails(convert, column.slice(start, middle - start)):
+        if fails(column.slice(start, middle - start), convert):
             stop = middle
         else:
             start = middle
     return start
 
 
-def _parsed(column: pa.Array, *, path: Path, name: str, first_row: int, decimal: str) -> pa.Array:
-    text = column.cast(pa.large_string())
-    try:
-        return numbers_of_text(text, decimal)
-    except pa.ArrowInvalid:
-        index = first_failure(text, lambda values: numbers_of_text(values, decimal))
-        assert index is not None  # the whole column has just failed
-        value = _readable(text.slice(index, 1))
-        raise value_error(path, name, "of numbers", value, first_row + index + 1) from None
-
-
-def _readable(text: pa.Array) -> str | bytes:
-    value: bytes = text.cast(pa.large_binary())[0].as_py()
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return value
-
-
-def _fails(convert: Callable[[pa.Array], object], column: pa.Array) -> bool:
+def fails(column: pa.Array, convert: Callable[[pa.Array], object]) -> bool:
+    """Whether Arrow cannot convert a column."""
     try:
         convert(column)
     except pa.ArrowInvalid:
         return True
     return False
-
-
-def _is_text(dtype: pa.DataType) -> bool:
-    return bool(pa.types.is_string(dtype) or pa.types.is_large_string(dtype) or pa.types.is_string_view(dtype))
-
-
-def known_suffix(path: Path) -> str:
-    """The suffix of a file, which must be that of a known format.
-
-    Raises:
-        TableError: The format is not known.
-    """
-    suffix = path.suffix.lower()
-    if suffix not in READERS.names():
-        raise file_error(path, f"with one of the suffixes {', '.join(READERS.names())}", repr(path.suffix))
-    return suffix
-
-
-def find_files(path: str | os.PathLike[str]) -> list[Path]:
-    """The file, all files of known suffixes in a folder, or those that match a pattern; sorted by name.
-
-    Files whose names begin with a dot or an underscore are left out, as are sub-folders (unless a pattern has ``**``).
-
-    Raises:
-        TableError: There are no such files.
-    """
-    location = Path(path)
-    if location.is_dir():
-        return _known_among(location, list(location.iterdir()), "a folder of prediction files")
-    if location.exists():
-        known_suffix(location)
-        return [location]
-    if glob.has_magic(str(location)):
-        matches = glob.glob(str(location), recursive=True)  # noqa: PTH207 - Path.glob takes no absolute patterns
-        return _known_among(location, list(map(Path, matches)), "to match files")
-    raise file_error(location, "a file, a folder or a pattern of files", "nothing of that name")
-
-
-def open_file(path: Path) -> TableFile:
-    """Open a file with the reader of its suffix."""
-    return READERS[known_suffix(path)](path)
-
-
-def _known_among(location: Path, candidates: list[Path], requirement: str) -> list[Path]:
-    files = [p for p in candidates if p.is_file() and not p.name.startswith((".", "_"))]
-    known = sorted(p for p in files if p.suffix.lower() in READERS.names())
-    if not known:
-        raise file_error(location, f"{requirement} ({', '.join(READERS.names())})", "none")
-    return known

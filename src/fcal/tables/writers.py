@@ -1,14 +1,12 @@
-"""Writing tables: the base class of all formats, the repaired file, and the note beside it about its origin."""
+"""Writing tables: the repaired file, what all formats need for it, and the note beside it about its origin."""
 
 import json
 import os
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import pyarrow as pa
 import torch
@@ -17,19 +15,12 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent, MultivariateNormal, Normal
 
 from fcal._files import atomic_path, sha256_of, write_json
-from fcal._registry import Registry
 from fcal.distributions import quantile
-from fcal.tables.errors import TableError, file_error, message_of, shown
 from fcal.tables.layout import Columns
-from fcal.tables.prediction_files import Predictions
-from fcal.tables.readers import Block, TableFile, first_failure, known_suffix, numbers_of_text
+from fcal.tables.prediction_files import READERS, Predictions
+from fcal.tables.readers import Block, TableError, fails, file_error, message_of, numbers_of_text, shown
 
-_TAIL = ("0.1", "0.5", "01", "2.5", "05", "10", "16", "25", "40")
-QUANTILES = (
-    *_TAIL,
-    "50",
-    *(f"{100 - float(level):g}" for level in reversed(_TAIL)),
-)  # per cent, as in column names
+_QUANTILES = "0.1 0.5 01 2.5 05 10 16 25 40 50 60 75 84 90 95 97.5 99 99.5 99.9"  # per cent, as in column names
 SUFFIX = "_recalibrated"
 _NOTE_SUFFIX = ".origin.json"
 _LEADING_ZERO = r"^\s*[+-]?0\d"  # a code such as 007, not a number
@@ -54,67 +45,37 @@ def flat(columns: dict[str, Tensor]) -> dict[str, Tensor]:
     return result
 
 
-class Writer(ABC):
-    """Base class of writers: blocks of the input files, with new columns appended.
+@dataclass(frozen=True, eq=False)
+class Repair:
+    """Rows to write.
 
-    Args:
-        temporary: Path to write to.
-        target: Final path of the file, for errors.
-        tables: Files that the blocks come from.
-        chunk_rows: Largest number of rows of a block.
+    Attributes:
+        out: Final path of the file, for errors.
+        source: The predictions that the rows come from.
+        chunks: Blocks with all columns of the source, and the new columns of each, to be read once.
     """
 
-    def __init__(self, temporary: Path, target: Path, tables: Sequence[TableFile], chunk_rows: int) -> None:
-        self._temporary, self._target, self._tables, self._chunk_rows = temporary, target, tables, chunk_rows
-        self._names = list(tables[0].names)
-        self._stack = ExitStack()
+    out: Path
+    source: Predictions
+    chunks: Iterator[tuple[Block, dict[str, Tensor]]]
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with self._stack:
-            if error_type is None:
-                self.finish()
-
-    @abstractmethod
-    def write(self, block: Block, columns: dict[str, Tensor]) -> None:
-        """Append rows and their new columns."""
-
-    def finish(self) -> None:  # noqa: B027 - optional
-        """Complete the file after the last row."""
-
-    def _cannot_hold(self, name: str, dtype: object) -> TableError:
-        return file_error(self._target, f"of a format that holds column {shown(name)}", f"{dtype}")
+    def cannot_hold(self, name: str, dtype: object) -> TableError:
+        """The error about a column whose type the format lacks."""
+        return file_error(self.out, f"of a format that holds column {shown(name)}", f"{dtype}")
 
 
-class TypedWriter(Writer):
-    """Base class of formats with types: a column of a text format becomes int64 or float64 if all its values fit."""
+# A format's writer writes a repair to a temporary path.
+WRITERS: dict[str, Callable[[Path, Repair], None]] = {}  # by suffix; filled in ``fcal.tables``
 
-    def __init__(self, temporary: Path, target: Path, tables: Sequence[TableFile], chunk_rows: int) -> None:
-        super().__init__(temporary, target, tables, chunk_rows)
-        self._types = {name: pa.int64() for name in self._names}
-        for table in tables:
-            if table.is_text:
-                for batch in table.all_batches(chunk_rows):
-                    self._widen_types(batch, table.decimal)
 
-    def _widen_types(self, batch: pa.RecordBatch, decimal: str) -> None:
-        for name, dtype in self._types.items():
-            self._types[name] = _narrowest_type(batch.column(name), dtype, decimal)
-
-    def _typed(self, block: Block) -> pa.RecordBatch:
-        batch = block.batch.select(self._names)
-        if not block.file.is_text:
-            return batch
-        columns = [self._converted(batch.column(name), self._types[name], block.file.decimal) for name in self._names]
-        return pa.RecordBatch.from_arrays(columns, names=self._names)
-
-    @staticmethod
-    def _converted(text: pa.Array, dtype: pa.DataType, decimal: str) -> pa.Array:
-        return text if dtype == pa.string() else numbers_of_text(text, decimal, dtype)
+def column_types(source: Predictions) -> dict[str, pa.DataType]:
+    """The narrowest of int64, float64 and text that all values of a column fit, in the files of a text format."""
+    types = dict.fromkeys(source.tables[0].names, pa.int64())
+    for table in source.tables:
+        for batch in table.all_batches(source.chunk_rows) if table.is_text else ():
+            for name, dtype in types.items():
+                types[name] = _narrowest_type(batch.column(name), dtype, table.decimal)
+    return types
 
 
 def _narrowest_type(text: pa.Array, dtype: pa.DataType, decimal: str) -> pa.DataType:
@@ -122,12 +83,21 @@ def _narrowest_type(text: pa.Array, dtype: pa.DataType, decimal: str) -> pa.Data
     if dtype == pa.string() or compute.any(compute.match_substring_regex(text, _LEADING_ZERO)).as_py():
         return pa.string()
     for candidate in (pa.int64(), pa.float64()) if dtype == pa.int64() else (pa.float64(),):
-        if first_failure(text, partial(numbers_of_text, decimal=decimal, dtype=candidate)) is None:
+        if not fails(text, partial(numbers_of_text, decimal=decimal, dtype=candidate)):
             return candidate
     return pa.string()
 
 
-WRITERS: Registry[type[Writer]] = Registry("suffix")
+def typed(block: Block, types: dict[str, pa.DataType]) -> pa.RecordBatch:
+    """The columns of a block, with these types where they come from a text format."""
+    batch = block.batch.select(list(types))
+    if not block.file.is_text:
+        return batch
+    columns = [
+        column if dtype == pa.string() else numbers_of_text(column, block.file.decimal, dtype)
+        for column, dtype in zip(batch.columns, types.values(), strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=list(types))
 
 
 def write_repaired(
@@ -171,27 +141,24 @@ def write_repaired(
         <BLANKLINE>
     """
     target = Path(out)
-    writer_type = WRITERS[check_out(target)]
+    check_out(target)
     rows = 0
-    with atomic_path(target) as temporary, writer_type(temporary, target, source.tables, source.chunk_rows) as writer:
-        for block, columns in _repaired(source, transform, target):
-            writer.write(block, columns)
+
+    def chunks() -> Iterator[tuple[Block, dict[str, Tensor]]]:
+        nonlocal rows
+        for block in source.blocks(every_column=True):
+            yield block, _new_columns(source, block, transform, target)
             rows += block.batch.num_rows
             if advance is not None:
                 advance(block.batch.num_rows)
+
+    with atomic_path(target) as temporary:
+        WRITERS[target.suffix.lower()](temporary, Repair(target, source, chunks()))
     return rows
 
 
-def recalibrated_columns(pred: Distribution, columns: Columns) -> dict[str, Tensor]:
-    """New columns of a recalibrated prediction, by name.
-
-    Args:
-        pred: Batch shape ``(N,)``, and event shape ``(D,)`` where there are D outputs.
-        columns: Names of the original columns.
-
-    Returns:
-        Tensors of shape ``(N,)``, or ``(N, D)``, and covariances of shape ``(N, D, D)``.
-    """
+def _recalibrated_columns(pred: Distribution, columns: Columns) -> dict[str, Tensor]:
+    """New columns by name, of shape ``(N,)`` or, of D outputs, ``(N, D)``, and covariances of shape ``(N, D, D)``."""
     mean = {columns.mean + SUFFIX: pred.mean}
     base = pred.base_dist if isinstance(pred, Independent) else pred
     if isinstance(base, MultivariateNormal):
@@ -199,42 +166,36 @@ def recalibrated_columns(pred: Distribution, columns: Columns) -> dict[str, Tens
     moments = {**mean, columns.std + SUFFIX: pred.stddev}
     if isinstance(base, Normal):
         return moments
-    return {**moments, **{f"q{level}{SUFFIX}": _quantile(pred, float(level) / 100) for level in QUANTILES}}
+    return {**moments, **{f"q{level}{SUFFIX}": _quantile(pred, float(level) / 100) for level in _QUANTILES.split()}}
 
 
-def _repaired(
-    source: Predictions, transform: Callable[[Distribution], Distribution], out: Path
-) -> Iterator[tuple[Block, dict[str, Tensor]]]:
-    for block in source.blocks(every_column=True):
-        pred, target = source.layout.prediction(block)
-        columns = recalibrated_columns(transform(pred), source.columns)
-        for name, value in columns.items():
-            if value.shape[: target.dim()] != target.shape:
-                raise ValueError(f"expected `transform` to keep shape {tuple(target.shape)}, got {tuple(value.shape)}")
-            _check_new(name, value, block, out)
-        yield block, columns
+def _new_columns(
+    source: Predictions, block: Block, transform: Callable[[Distribution], Distribution], out: Path
+) -> dict[str, Tensor]:
+    pred, target = source.layout.prediction(block)
+    columns = _recalibrated_columns(transform(pred), source.columns)
+    for name, value in columns.items():
+        if value.shape[: target.dim()] != target.shape:
+            raise ValueError(f"expected `transform` to keep shape {tuple(target.shape)}, got {tuple(value.shape)}")
+        taken = next((n for n in (name, *flat({name: value})) if n in block.file.names), None)
+        if taken is not None:
+            reason = f"{shown(taken)} already in {block.file.path.name}: is it repaired already?"
+            raise file_error(out, "with new columns", reason)
+    return columns
 
 
-def _check_new(name: str, value: Tensor, block: Block, out: Path) -> None:
-    taken = next((n for n in (name, *flat({name: value})) if n in block.file.names), None)
-    if taken is not None:
-        reason = f"{shown(taken)} already in {block.file.path.name}: is it repaired already?"
-        raise file_error(out, "with new columns", reason)
-
-
-def check_out(out: Path) -> str:
-    """The suffix of a file that can be written.
+def check_out(out: Path) -> None:
+    """Reject a file that cannot be written.
 
     Raises:
-        TableError: Its format has no column names, or it is a folder.
+        TableError: Its format is not known or has no column names, or it is a folder.
     """
-    suffix = known_suffix(out)
-    if suffix not in WRITERS.names():
-        known = ", ".join(WRITERS.names())
-        raise file_error(out, f"with one of the suffixes {known}", f"{suffix!r}, which has no names of columns")
+    suffix = out.suffix.lower()
+    if suffix not in WRITERS:
+        reason = ", which has no names of columns" if suffix in READERS else ""
+        raise file_error(out, f"with one of the suffixes {', '.join(WRITERS)}", f"{out.suffix!r}{reason}")
     if out.is_dir():
         raise file_error(out, "a file to write", "a folder")
-    return suffix
 
 
 def _quantile(pred: Distribution, level: float) -> Tensor:
@@ -263,7 +224,7 @@ def write_origin(out: str | os.PathLike[str], document: dict[str, Any]) -> Path:
         >>> read_origin(out)["method"]
         'temperature'
     """
-    note = _note_path(out)
+    note = Path(os.fspath(out) + _NOTE_SUFFIX)
     write_json(note, {**document, "sha256": sha256_of(out)})
     return note
 
@@ -274,7 +235,7 @@ def read_origin(path: str | os.PathLike[str]) -> dict[str, Any] | None:
     Raises:
         TableError: The note is not JSON, or not written by :func:`write_origin`.
     """
-    note = _note_path(path)
+    note = Path(os.fspath(path) + _NOTE_SUFFIX)
     try:
         document = json.loads(note.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -284,7 +245,3 @@ def read_origin(path: str | os.PathLike[str]) -> dict[str, Any] | None:
     if not isinstance(document, dict) or not isinstance(document.get("sha256"), str):
         raise file_error(note, "a JSON object with a sha256", type(document).__name__)
     return document if Path(path).is_file() and document["sha256"] == sha256_of(path) else None
-
-
-def _note_path(path: str | os.PathLike[str]) -> Path:
-    return Path(os.fspath(path) + _NOTE_SUFFIX)
