@@ -14,7 +14,7 @@ from fcal._progress import ProgressBar
 from fcal.cli.printing import print_json, print_report
 from fcal.metrics import Report, sigma_groups
 from fcal.metrics.accumulation import accumulate
-from fcal.metrics.report_from_state import Options, report_from_state
+from fcal.metrics.report_from_state import report_from_state
 from fcal.metrics.state import Grid, State, empty_state
 from fcal.tables import SUFFIX, Chunk, Columns, Predictions, open_predictions, read_origin
 
@@ -109,7 +109,7 @@ def _evaluate(source: Predictions, arguments: Namespace) -> Report:
         raise ValueError(
             f"expected `{_names(source)}` with at least {MIN_TARGETS} rows that have a target, got {counted}"
         )
-    return report_from_state(state, Options(grid=grid, tolerance=tolerance, fitted_on=fingerprints, groups=names))
+    return report_from_state(state, grid, tolerance=tolerance, fitted_on=fingerprints, group_names=names)
 
 
 def _groups(chunk: Chunk, source: Predictions, arguments: Namespace) -> tuple[Tensor | None, list[str] | None]:

@@ -10,7 +10,7 @@ from torch.distributions import Distribution
 from fcal._checks import check_integer, check_number
 from fcal.metrics.accumulation import accumulate
 from fcal.metrics.report import Report
-from fcal.metrics.report_from_state import Options, report_from_state
+from fcal.metrics.report_from_state import report_from_state
 from fcal.metrics.state import MAX_GROUPS, Grid
 
 _OCTAVES = 64  # of sigma, on either side of 1
@@ -72,7 +72,7 @@ def evaluate(
         cluster=cluster,
         fingerprinted=bool(fingerprints),
     )
-    return report_from_state(state, Options(grid=grid, tolerance=tolerance, fitted_on=fingerprints, groups=names))
+    return report_from_state(state, grid, tolerance=tolerance, fitted_on=fingerprints, group_names=names)
 
 
 def fitted_on(pred: Distribution) -> frozenset[str]:

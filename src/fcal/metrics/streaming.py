@@ -11,7 +11,7 @@ from fcal._checks import check_flag, check_integer, check_number
 from fcal.metrics.accumulation import accumulate
 from fcal.metrics.evaluation import fitted_on
 from fcal.metrics.report import Report
-from fcal.metrics.report_from_state import Options, report_from_state
+from fcal.metrics.report_from_state import report_from_state
 from fcal.metrics.state import MAX_GROUPS, Grid, State, empty_state
 
 try:
@@ -106,8 +106,13 @@ class Calibration(Metric):  # type: ignore[misc]
 
     def compute(self) -> Report:
         """Report of all batches so far, on all ranks."""
-        options = Options(grid=self._grid, tolerance=self._tolerance, fitted_on=self._fitted_on, groups=self._names)
-        return report_from_state(self._state(), options)
+        return report_from_state(
+            self._state(),
+            self._grid,
+            tolerance=self._tolerance,
+            fitted_on=self._fitted_on,
+            group_names=self._names,
+        )
 
     def _wrap_compute(self, compute: Callable[[], Report]) -> Callable[[], Report]:
         """Box the report for torchmetrics, which traverses the result of ``compute`` and rejects frozen dataclasses."""

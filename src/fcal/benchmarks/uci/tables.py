@@ -12,7 +12,7 @@ from fcal.benchmarks.table import Column, Row, Spread, Table, row_of
 from fcal.benchmarks.task import Result, Results
 from fcal.benchmarks.uci.problem import COLUMNS, DIGITS, grid_of
 from fcal.benchmarks.uci.settings import Settings
-from fcal.metrics.calibration_errors import floor_of_q, floor_of_z
+from fcal.metrics.calibration_errors import floors
 
 BASELINE = "temperature"  # row that other methods are compared with
 _ROW_DETAILS = ("pooled", "epochs", "candidates")
@@ -98,8 +98,8 @@ def _row(cell: Result, splits: int) -> Row:
 
 def _floors(count: int, bins: int, df: int) -> dict[str, dict[str, float | None]]:
     """Scores of calibrated models on the same number of independent rows."""
-    floors = {"ece_z": floor_of_z(count, bins)[0], "ece_q": floor_of_q(count, bins, df).ece}
-    return {name: rounded({"expected": floor.expected, "q95": floor.q95}, DIGITS) for name, floor in floors.items()}
+    of_ece = {"ece_z": floors(count, bins, 1).ece, "ece_q": floors(count, bins, df).ece}
+    return {name: rounded({"expected": floor.expected, "q95": floor.q95}, DIGITS) for name, floor in of_ece.items()}
 
 
 def _pooled_grid(pooled: Mapping[str, Any]) -> dict[str, Any]:
