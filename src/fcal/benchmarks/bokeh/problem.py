@@ -92,7 +92,7 @@ class BokehProblem(Problem):
         """The noise of the labels around the true centres."""
         test = self._test()
         truth, sigma = test["truth"].double(), test["sigma"].double()
-        return [label_noise.noise_distribution(self.data.noise, truth, sigma, self.data.shape)]
+        return [label_noise.NOISES[self.data.noise](truth, sigma, self.data.shape)]
 
     def trained(self, method: Trained) -> Prediction:
         """Train every candidate, and choose one by validation images."""
