@@ -77,17 +77,7 @@ def accumulate(
     cluster: Tensor | None = None,
     fingerprinted: bool = False,
 ) -> State:
-    """State of one batch.
-
-    Args:
-        pred: Prediction of any registered family.
-        target: Targets, NaN where missing.
-        grid: Bins to count in.
-        valid_mask: True where a target counts.
-        group: Integers below ``groups``; shaped like the targets or their rows.
-        groups: Number of groups.
-        cluster: Integers; shaped like the targets or their rows.
-        fingerprinted: Whether to compute the fingerprint of the targets.
+    """State of one batch; arguments as for :func:`fcal.evaluate`, but groups are numbers below ``groups``.
 
     Raises:
         TypeError: Labels that are not integers.
@@ -212,7 +202,7 @@ def _count(
     if dims > 1:
         group, cluster = (None if label is None else label.repeat_interleave(dims) for label in (group, cluster))
     counter = GroupCounter(group, state.groups(), z.device)
-    counted: Tensor | int = len(z) if group is None else counter.counts(None, 1)[:, 0]
+    counted: Tensor | int = len(z) if group is None else torch.bincount(group, minlength=state.groups())
     state.n.add_(counted)
     state.rows.add_(counted // dims)
     pit = counter.counts(grid.pit_index(scored.t), grid.pit_bins)
@@ -283,13 +273,13 @@ def _count_sigma(state: State, scored: _Scored, z_index: Tensor, counter: GroupC
     if scored.sigma is None or scored.error is None:
         return None, None
     index, sigma = log_index(scored.sigma), scored.sigma.double()
-    error_sq = counter.weighted(index, LOG_BINS, scored.error.double().square())
-    sigma_sq = counter.weighted(index, LOG_BINS, sigma.square())
+    error_sq = counter.counts(index, LOG_BINS, scored.error.double().square())
+    sigma_sq = counter.counts(index, LOG_BINS, sigma.square())
     state.sigma.add_(counter.counts(index, LOG_BINS))
     state.sigma_sq.add_(sigma_sq)
     state.sigma_error.add_(error_sq)
     state.error.add_(counter.counts(log_index(scored.error.abs()), LOG_BINS))
-    state.z_sigma.add_(counter.weighted(z_index, Z_BINS + 2, sigma))
+    state.z_sigma.add_(counter.counts(z_index, Z_BINS + 2, sigma))
     return error_sq.sum(1), sigma_sq.sum(1)
 
 

@@ -348,27 +348,19 @@ def _power(base: Complex, exponent: int) -> Complex:
 
 def _on_lattice(shares: Array, position: Array, points: int, *, wide: bool) -> Array:
     """Spread the share of each bin over the lattice points next to its position."""
-    first, weights = _three_points(position) if wide else _two_points(position)
-    first = np.minimum(first, points)  # beyond the lattice: cut off in the last line
+    first = np.maximum(np.rint(position), 1) - 1 if wide else np.floor(position)
+    if wide:  # weights of three points keep mean and variance; single ones may be negative
+        off = position - (first + 1)
+        weights = [0.5 * (off**2 - off), 1 - off**2, 0.5 * (off**2 + off)]
+    else:  # weights of two points keep the mean
+        weights = [1 - (position - first), position - first]
+    first = np.minimum(first.astype(np.int64), points)  # beyond the lattice: cut off in the last line
     order = np.argsort(first, kind="stable")
     targets, starts = np.unique(first[order], return_index=True)
     mass = np.zeros((*shares.shape[:-1], points + len(weights)))
     for k, weight in enumerate(weights):
         mass[..., targets + k] += np.add.reduceat((shares * weight)[..., order], starts, -1)
     return mass[..., :points]
-
-
-def _two_points(position: Array) -> tuple[Integers, list[Array]]:
-    """Index of the lattice point on the left, and weights of it and its neighbour that keep the mean."""
-    left = np.floor(position)
-    return left.astype(np.int64), [1 - (position - left), position - left]
-
-
-def _three_points(position: Array) -> tuple[Integers, list[Array]]:
-    """Index of the first of three points, and weights that keep mean and variance; single weights may be negative."""
-    middle = np.maximum(np.rint(position), 1)
-    off = position - middle
-    return middle.astype(np.int64) - 1, [0.5 * (off**2 - off), 1 - off**2, 0.5 * (off**2 + off)]
 
 
 def shares_between(edges: Array, values: Array, below: Array) -> Array:

@@ -124,10 +124,7 @@ def sigma_groups(pred: Distribution) -> tuple[Tensor, list[str]]:
         ['sigma 0.25 to 0.5', 'sigma 4 to 8']
     """
     sigma = pred.stddev.detach().to(torch.float64)
-    joint = len(pred.event_shape) and not hasattr(
-        pred, "base_dist"
-    )  # coordinates of an Independent have their own groups
-    if joint:
+    if pred.event_shape and not hasattr(pred, "base_dist"):  # coordinates of an Independent have their own groups
         sigma = sigma.square().mean(-1).sqrt()
     octave = torch.frexp(sigma).exponent.to(torch.int64) - 1
     edges = [2.0**k for k in range(-_OCTAVES, _OCTAVES + 1)]

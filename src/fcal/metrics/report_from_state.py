@@ -311,10 +311,6 @@ def _reliability(nominal: Array, empirical: Array, spread: Array) -> Reliability
     return Reliability(*(tuple(x.tolist()) for x in (nominal, empirical, low, high)))
 
 
-def _binomial_spread(nominal: Array, effective: int) -> Array:
-    return np.sqrt(nominal * (1 - nominal) / effective)
-
-
 def _evenly_spaced(count: int) -> Integers:
     """Indices of at most ``_STEPS`` evenly spaced steps, both ends included."""
     return np.unique(np.linspace(0, count, min(count, _STEPS) + 1).round().astype(np.int64))
@@ -324,16 +320,15 @@ def _reliability_of_z(summary: Summary, effective: int) -> Reliability:
     fine = summary.grid.pit_bins
     steps = _evenly_spaced(summary.grid.bins) * (fine // summary.grid.bins)
     nominal = steps / fine
-    below = np.concatenate([[0.0], summary.pit.cumsum() / summary.n])
-    return _reliability(nominal, below[steps], _binomial_spread(nominal, effective))
+    return _reliability(nominal, summary.pit_cdf[steps], np.sqrt(nominal * (1 - nominal) / effective))
 
 
 def _reliability_of_intervals(summary: Summary, effective: int) -> Reliability:
     fine = summary.grid.pit_bins
     cut = _evenly_spaced(fine // 2)[::-1]  # bins cut off at either end
-    below = np.concatenate([[0.0], summary.pit.cumsum() / summary.n])
     nominal = (fine - 2 * cut) / fine
-    return _reliability(nominal, below[fine - cut] - below[cut], _binomial_spread(nominal, effective))
+    empirical = summary.pit_cdf[fine - cut] - summary.pit_cdf[cut]
+    return _reliability(nominal, empirical, np.sqrt(nominal * (1 - nominal) / effective))
 
 
 def _reliability_of_q(summary: Summary, spread: Array) -> Reliability:

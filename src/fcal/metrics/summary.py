@@ -38,6 +38,7 @@ class Summary:
         means: Mean of each of ``SUMS``.
         coverage: Share of targets in the central region of each level.
         clusters: Sums per non-empty cluster, see ``CLUSTER_SUMS``; None where rows are independent.
+        pit_cdf: CDF of the PIT at the edges of its bins.
         z_cdf: CDF of z at ``grid.z_edges``.
         q_values: Rising values of q; ``q_below`` is its CDF there.
         pit_shares: Share of the PIT in each of the S equal-probability bins; ``q_shares`` likewise.
@@ -62,6 +63,7 @@ class Summary:
         self.cluster_count = (
             None if self.clusters is None else _number_of_clusters(len(self.clusters), bool(state.hashed[0]))
         )
+        self.pit_cdf = np.concatenate([[0.0], self.pit.cumsum() / self.n])
         self.z_cdf = np.minimum(self.z[:-1].cumsum() / self.n, 1.0)
         self.q_values, self.q_below = distribution_of_q(
             self.z, grid.z_edges, grid.df, mean_square=None if self.out_of_reach() else self.means["z_sq"]
