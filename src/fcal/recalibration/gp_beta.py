@@ -124,8 +124,7 @@ class GPBeta(Recalibrator):
         law = law_of(pred)
         like = law.parameters[0]
         local = {name: tensor.to(like.device) for name, tensor in tensors.items()}
-        law = law.map(lambda p, _: p.to(torch.float64), lambda p: p.to(torch.float64))
-        raw = _inputs(law, pred.batch_shape)
+        raw = _inputs(law.to(torch.float64), pred.batch_shape)
         parameters = _parameters((raw - local["centre"]) / local["spread"], local)
         a, b, c = (value.reshape(pred.batch_shape).to(like.dtype) for value in parameters.unbind(-1))
         return Warped(pred, BetaMap(a.exp(), b.exp(), c))
