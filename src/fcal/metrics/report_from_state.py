@@ -107,7 +107,8 @@ def _report(summary: Summary, tolerance: float, fitted_on: Collection[str], fami
     verdict, reason, conclusive = verdict_of(summary, scale, shift, tolerance=tolerance, groups=family_size)
     sigma = _errors_by_sigma(summary, effects[1])
     z_mean, z_var = summary.shift, summary.scale**2
-    q_mean, q_var = _moments_of_q(summary)
+    m1, m2 = summary.means["z_sq"], summary.means["z_qu"]
+    q_mean, q_var = grid.df * m1, grid.df * max(m2 - m1**2, 0.0)  # of K squares drawn with replacement
     return Report(
         n=summary.n,
         df=grid.df,
@@ -148,12 +149,6 @@ def _report(summary: Summary, tolerance: float, fitted_on: Collection[str], fami
         crps_split=_decompose_crps(summary),
         curves=_curves(summary, sigma, effective[0], np.array(q_floors.spread)),
     )
-
-
-def _moments_of_q(summary: Summary) -> tuple[float, float]:
-    """Mean and variance of a sum of K squared residuals drawn with replacement."""
-    m1, m2 = summary.means["z_sq"], summary.means["z_qu"]
-    return summary.grid.df * m1, summary.grid.df * max(m2 - m1**2, 0.0)
 
 
 def _divergence(function: Callable[..., float], mean: float, variance: float, df: int | None) -> float:

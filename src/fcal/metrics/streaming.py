@@ -62,14 +62,12 @@ class Calibration(Metric):  # type: ignore[misc]
         self._grid = Grid(df, bins)
         self._tolerance = check_number("tolerance", tolerance, low=0.0, high=1.0)
         self._names = _names(groups)
+        self._groups = 1 if self._names is None else len(self._names)
         self._clustered = check_flag("clustered", clustered)
         self._fitted_on: frozenset[str] = frozenset()
-        start = empty_state(self._grid, groups=self._groups(), clustered=clustered)
+        start = empty_state(self._grid, groups=self._groups, clustered=clustered)
         for name, value in start._asdict().items():
             self.add_state(f"{name}_", default=value, dist_reduce_fx="sum")
-
-    def _groups(self) -> int:
-        return 1 if self._names is None else len(self._names)
 
     def _state(self) -> State:
         return State(*(getattr(self, f"{name}_") for name in State._fields))
@@ -97,7 +95,7 @@ class Calibration(Metric):  # type: ignore[misc]
             self._grid,
             valid_mask=valid_mask,
             group=group,
-            groups=self._groups(),
+            groups=self._groups,
             cluster=cluster,
             fingerprinted=bool(fitted_on(pred)),
         )

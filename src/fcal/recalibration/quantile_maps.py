@@ -44,9 +44,15 @@ class _QuantileMap(Recalibrator):
         return self._map_of(data.z.sort().values)
 
     def _map_of(self, scores: Tensor) -> dict[str, Tensor]:
+        """Knots ``x`` and ``y``, from sorted residuals to normal quantiles, and ``slopes`` beyond the outermost."""
         ranks = ranks_of_knots(len(scores), self.knots, outermost=self.outermost_rank)
         levels = (ranks.to(torch.float64) - self.offset) / (len(scores) + 1 - 2 * self.offset)
-        return _map_through(scores, ranks, levels)
+        spread = robust_spread(scores)
+        x, y = scores[ranks.to(scores.device) - 1], normal_quantile(levels, 1 - levels).to(scores.device)
+        x, y = _without_ties(x, y, float(_MIN_GAP * spread))
+        if len(x) < 2:
+            x, y = scores[[0, -1]], y[0] + torch.stack([scores[0] - x[0], scores[-1] - x[0]]) / spread
+        return {"x": x, "y": y, "slopes": _slopes_beyond(x, y, len(scores))}
 
     def _repaired(self, pred: Distribution, tensors: Mapping[str, Tensor]) -> Distribution:
         below, above = tensors["slopes"].tolist()
@@ -177,24 +183,11 @@ def robust_spread(scores: Tensor) -> Tensor:
     return spread
 
 
-def _map_through(scores: Tensor, ranks: Tensor, levels: Tensor) -> dict[str, Tensor]:
-    """Knots ``x`` and ``y`` that map sorted residuals at some ranks to normal quantiles, and ``slopes`` beyond them.
-
-    Each is the slope from the middle knot to one far out, by which the predicted distribution is rescaled beyond.
-
-    Raises:
-        ValueError: All residuals are the same.
-    """
-    spread = robust_spread(scores)
-    x, y = scores[ranks.to(scores.device) - 1], normal_quantile(levels, 1 - levels).to(scores.device)
-    x, y = _without_ties(x, y, float(_MIN_GAP * spread))
-    if len(x) < 2:
-        x, y = scores[[0, -1]], y[0] + torch.stack([scores[0] - x[0], scores[-1] - x[0]]) / spread
-    return {"x": x, "y": y, "slopes": _slopes_beyond(x, y, len(scores))}
-
-
 def _slopes_beyond(x: Tensor, y: Tensor, count: int) -> Tensor:
-    """Slopes from the middle knot to the last one on either side with enough residuals beyond it. Shape ``(2,)``."""
+    """Slopes from the middle knot to the last one on either side with enough residuals beyond it. Shape ``(2,)``.
+
+    Beyond the knots, the predicted distribution continues, rescaled by them.
+    """
     tail = torch.tensor(min(_ENOUGH / count, 0.25), dtype=y.dtype, device=y.device)
     inside = (y.abs() <= -normal_quantile(tail, 1 - tail) + _ROUNDING).nonzero()
     low, high = (int(inside[0]), int(inside[-1])) if len(inside) > 1 else (0, len(x) - 1)

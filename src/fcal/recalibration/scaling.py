@@ -95,9 +95,7 @@ class Temperature(_Scaling):
     tensor_names = ("factor",)
 
     def _fitted(self, data: CalibrationData) -> dict[str, Tensor]:
-        if data.law.family.event_dim:
-            factor = data.z.square().mean().sqrt()
-        elif _is_normal_scale(data.law):
+        if _is_normal_scale(data.law):
             factor = data.mean(data.z.square(), per_output=self.per_output).sqrt()
         elif data.law.family is LAPLACE:
             factor = data.mean(_errors_in_scales(data).abs(), per_output=self.per_output)
