@@ -19,7 +19,7 @@ import fcal
 import fcal.data as data
 from fcal.data import Bokeh, BokehConfig, BokehSplits
 from fcal.data.bokeh import REGIMES, SPLITS, Regime
-from fcal.data.label_noise import noise_distribution
+from fcal.data.label_noise import NOISES as LAWS
 
 SMALL = BokehConfig(images=50, extra=20, size=16, radius=0.12)
 NOISES = ["homoscedastic", "heteroscedastic", "gamma", "laplace", "student-t"]
@@ -320,9 +320,7 @@ def test_sigma_of_other_noises_is_the_same_everywhere(noise):
 @pytest.mark.parametrize("noise", NOISES)
 def test_sigma_and_truth_are_exactly_those_of_the_law(noise):
     dataset = Bokeh("train", replace(SMALL, noise=noise))
-    rebuilt = noise_distribution(
-        noise, dataset[:]["truth"].double(), dataset[:]["sigma"].double(), dataset.config.shape
-    )
+    rebuilt = LAWS[noise](dataset[:]["truth"].double(), dataset[:]["sigma"].double(), dataset.config.shape)
     assert torch.equal(rebuilt.mean, dataset.law().mean)
     assert torch.equal(rebuilt.stddev, dataset.law().stddev)
 

@@ -11,7 +11,7 @@ from torch.distributions import Normal
 
 import fcal
 from fcal.metrics import expected_ece_of_z
-from fcal.metrics.calibration_errors import floor_of_q, interpolated_floor_of_q, interpolated_floor_of_z
+from fcal.metrics.calibration_errors import floors, interpolated_floors
 
 
 @pytest.mark.parametrize("bins", [2, 3, 7, 20, 100, 1000])
@@ -81,7 +81,7 @@ def test_floor_of_ence_is_what_calibrated_data_score(spread):
 def test_floor_of_q_is_the_one_of_the_digest_without_the_noise_of_its_draws():
     # n = 4000, S = 15, K = 75: mean .0068, 95 % .016 by draws. Plain numpy gives .0091, .0075 and .0064 (+- .0004) with
     # 1e3, 4e3 and 2e4 draws a data set: what draws add falls like the root of their number; .0056 is left.
-    floor = floor_of_q(4000, 15, 75)
+    floor = floors(4000, 15, 75)
     assert 0.0050 < floor.ece.expected < 0.0068
     assert 0.0125 < floor.ece.q95 < 0.0165
 
@@ -89,8 +89,8 @@ def test_floor_of_q_is_the_one_of_the_digest_without_the_noise_of_its_draws():
 @pytest.mark.parametrize("n", [50, 700, 3000])
 def test_floors_between_powers_of_two_are_near_those_of_their_own_number(n):
     # means of 500 runs are known to 3.5 %, 95 % quantiles to 7 %: 4 sd of differences
-    near, own = interpolated_floor_of_q(n, 20, 75).ece, floor_of_q(n, 20, 75).ece
-    assert_allclose(interpolated_floor_of_z(n, 20)[0].expected, expected_ece_of_z(n, 20), rtol=0.03)
+    near, own = interpolated_floors(n, 20, 75).ece, floors(n, 20, 75).ece
+    assert_allclose(interpolated_floors(n, 20, 1).ece.expected, expected_ece_of_z(n, 20), rtol=0.03)
     assert_allclose(near.expected, own.expected, rtol=0.2)
     assert_allclose(near.q95, own.q95, rtol=0.4)
 
@@ -115,7 +115,7 @@ def test_floors_are_the_same_in_every_run_and_use_no_global_randomness():
     state = torch.get_rng_state()
     np_state = np.random.get_state()[1].copy()  # noqa: NPY002
     first = fcal.evaluate(Normal(torch.zeros(777), 1.0), y)
-    floor_of_q.cache_clear()
+    floors.cache_clear()
     assert fcal.evaluate(Normal(torch.zeros(777), 1.0), y).ece_q_floor == first.ece_q_floor
     assert torch.equal(torch.get_rng_state(), state)
     assert np.array_equal(np.random.get_state()[1], np_state)  # noqa: NPY002

@@ -20,7 +20,7 @@ from fcal.cli.commands import print_json, printable
 from fcal.metrics import Report, sigma_groups
 from fcal.metrics.accumulation import accumulate
 from fcal.metrics.report import Floor
-from fcal.metrics.report_from_state import Options, report_from_state
+from fcal.metrics.report_from_state import report_from_state
 from fcal.metrics.state import Grid, State, empty_state
 from fcal.tables import SUFFIX, Chunk, Columns, Predictions, open_predictions, read_origin
 
@@ -118,7 +118,7 @@ def _evaluate(source: Predictions, arguments: Namespace) -> Report:
         raise ValueError(
             f"expected `{_names(source)}` with at least {MIN_TARGETS} rows that have a target, got {counted}"
         )
-    return report_from_state(state, Options(grid=grid, tolerance=tolerance, fitted_on=fingerprints, groups=names))
+    return report_from_state(state, grid, tolerance=tolerance, fitted_on=fingerprints, group_names=names)
 
 
 def _groups(chunk: Chunk, source: Predictions, arguments: Namespace) -> tuple[Tensor | None, list[str] | None]:

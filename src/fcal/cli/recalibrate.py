@@ -15,7 +15,7 @@ from fcal.cli.commands import print_json, say
 from fcal.cli.evaluate import MIN_TARGETS, check_writable, columns_of, number, report_console
 from fcal.metrics import Report
 from fcal.metrics.accumulation import accumulate
-from fcal.metrics.report_from_state import Options, report_from_state
+from fcal.metrics.report_from_state import report_from_state
 from fcal.metrics.state import Grid, empty_state
 from fcal.recalibration import Recalibrator
 from fcal.tables import SUFFIX, Predictions, TableError, open_predictions, whole, write_origin, write_repaired
@@ -95,8 +95,8 @@ def _before_and_after(source: Predictions, recalibrator: Recalibrator) -> tuple[
     if int(before.n.sum()) < MIN_TARGETS:
         return None, None
     fingerprints = frozenset([recalibrator.fitted_on or ""])
-    after_report = report_from_state(after, Options(grid=grid, fitted_on=fingerprints))
-    return report_from_state(before, Options(grid=grid)), after_report
+    after_report = report_from_state(after, grid, fitted_on=fingerprints)
+    return report_from_state(before, grid), after_report
 
 
 def _print_changes(

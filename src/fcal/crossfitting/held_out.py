@@ -13,9 +13,9 @@ from torch.distributions import Distribution
 from torch.utils.data import Subset
 
 from fcal._checks import check_number
-from fcal._executor import Executor, Job, check_workers
+from fcal._executor import Executor, check_workers
 from fcal.crossfitting.recentering import has_location, location_of
-from fcal.distributions.family import Law, law_of
+from fcal.distributions.family import law_of
 from fcal.distributions.functional import cat, index_select, with_parameters
 from fcal.models.predicting import predict
 from fcal.recalibration.scaling import has_scale
@@ -38,17 +38,19 @@ def training_rows(fold: Tensor) -> list[Tensor]:
 def train_models(fit: Callable[..., Any], dataset: Any, fold: Tensor, *, workers: int) -> list[Any]:
     """The model of all rows, then the models without each fold; see :func:`fcal.crossfit` for ``fit``."""
     accepted, check = _accepted_arguments(fit), partial(_check_model, dataset)
+
+    def job(rows: Any, **options: Any) -> Callable[[], Any]:
+        return partial(fit, rows, **{name: value for name, value in options.items() if name in accepted})
+
     whole, *subsets = (Subset(dataset, rows.tolist()) for rows in training_rows(fold))
-    jobs = []
-    for number, rows in enumerate(subsets):
-        held_out = Subset(dataset, (fold == number).nonzero().squeeze(1).tolist())
-        jobs.append(_bound(fit, rows, accepted, held_out=held_out, fold_models=()))
+    held_out = [Subset(dataset, (fold == number).nonzero().squeeze(1).tolist()) for number in range(len(subsets))]
+    jobs = [job(rows, held_out=held, fold_models=()) for rows, held in zip(subsets, held_out, strict=True)]
     if "fold_models" in accepted:
         fold_models = run_fits(jobs, workers=workers, check=check)
-        last = _bound(fit, whole, accepted, held_out=None, fold_models=tuple(fold_models))
+        last = job(whole, held_out=None, fold_models=tuple(fold_models))
         models = [*run_fits([last], workers=1, check=check), *fold_models]
     else:
-        models = run_fits([_bound(fit, whole, accepted, held_out=None), *jobs], workers=workers, check=check)
+        models = run_fits([job(whole, held_out=None), *jobs], workers=workers, check=check)
     check_distinct(models)
     return models
 
@@ -74,20 +76,16 @@ def run_fits(
     with Executor(min(workers, len(jobs))) as pool:
         submitted = [pool.submit(job) for job in jobs]
         for job in pool.as_completed():
-            model = _result(job)
+            try:
+                model = job.result()
+            except pickle.PicklingError as error:
+                message = f"expected `fit` and `dataset` that other processes can be sent, or workers=1, got: {error}"
+                raise TypeError(message) from error
             if not callable(model) or isinstance(model, type):
                 raise TypeError(f"expected `fit` to return a model to call, got {type(model).__name__}")
             if check is not None:
                 check(model)
     return [job.result() for job in submitted]
-
-
-def _result(job: Job) -> Any:
-    try:
-        return job.result()
-    except pickle.PicklingError as error:
-        message = f"expected `fit` and `dataset` that other processes can be sent, or workers=1, got: {error}"
-        raise TypeError(message) from error
 
 
 def _accepted_arguments(fit: Callable[..., Any]) -> set[str]:
@@ -97,10 +95,6 @@ def _accepted_arguments(fit: Callable[..., Any]) -> set[str]:
     except (TypeError, ValueError):  # a builtin without a signature
         return set()
     return {"held_out", "fold_models"} & set(parameters)
-
-
-def _bound(fit: Callable[..., Any], rows: Any, accepted: set[str], **options: Any) -> Callable[[], Any]:
-    return partial(fit, rows, **{name: value for name, value in options.items() if name in accepted})
 
 
 def _check_model(dataset: Any, model: Any) -> None:
@@ -198,16 +192,15 @@ def levelled(held_out: Distribution, full: Distribution, fold: Tensor) -> Distri
         raise ValueError(f"expected `full` of the family {law.name}, got {law_of(full).name}")
     if not has_scale(law):
         return held_out
-    scale, full_scale = (_scale(law_of(pred)).expand(pred.batch_shape + pred.event_shape) for pred in (held_out, full))
+    at = law.family.parameters.index("scale")
+    scale, full_scale = (
+        law_of(pred).parameters[at].expand(pred.batch_shape + pred.event_shape) for pred in (held_out, full)
+    )
     log_ratio = (full_scale.double().log() - scale.double().log()).reshape(len(fold), -1).mean(1)
     folds = int(fold.max()) + 1
     means = log_ratio.new_zeros(folds).index_add(0, fold, log_ratio) / torch.bincount(fold, minlength=folds)
     factor = means.exp()[fold].reshape(-1, *(1,) * (scale.dim() - 1))
     return with_parameters(held_out, scale=scale * factor.to(scale))
-
-
-def _scale(law: Law) -> Tensor:
-    return dict(zip(law.family.parameters, law.parameters, strict=True))["scale"]
 
 
 def error_ratio(

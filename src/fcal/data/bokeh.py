@@ -92,7 +92,7 @@ class BokehConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        label_noise.check(self.noise)
+        label_noise.NOISES[self.noise]
         REGIMES[self.regime]
         check_integer("images", self.images, at_least=5, at_most=10_000_000)
         check_integer("extra", self.extra, at_least=0, at_most=10_000_000)
@@ -168,7 +168,7 @@ class Bokeh(Dataset[Mapping[str, Tensor]]):
         """Distribution that the targets are drawn from, the best possible prediction. Shape ``(N, 2)``, float64."""
         scenes = self._scenes
         truth, sigma = torch.from_numpy(scenes.truth), torch.from_numpy(scenes.sigma)
-        return label_noise.noise_distribution(self.config.noise, truth, sigma, self.config.shape)
+        return label_noise.NOISES[self.config.noise](truth, sigma, self.config.shape)
 
     @cached_property
     def _scenes(self) -> _Scenes:

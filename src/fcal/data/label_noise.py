@@ -10,30 +10,7 @@ from torch.distributions import AffineTransform, Distribution, Gamma, Laplace, N
 from fcal._registry import Registry
 from fcal.distributions import quantile
 
-_NOISES: Registry[Callable[[Tensor, Tensor, float], Distribution]] = Registry("noise")
 _LABEL_STEP = 2.0**-20
-
-
-def names() -> list[str]:
-    """Names of the kinds of noise."""
-    return _NOISES.names()
-
-
-def check(noise: str) -> None:
-    """Raise ``ValueError`` for an unknown kind of noise."""
-    _NOISES[noise]
-
-
-def noise_distribution(noise: str, centre: Tensor, sigma: Tensor, shape: float) -> Distribution:
-    """Distribution of a label around its true value.
-
-    Args:
-        noise: One of ``names()``.
-        centre: True values.
-        sigma: Standard deviations. Shape of ``centre``.
-        shape: Shape of Gamma noise or degrees of freedom of Student-t noise; unused by the others.
-    """
-    return _NOISES[noise](centre, sigma, shape)
 
 
 def labels(distribution: Distribution, uniform: Tensor) -> Tensor:
@@ -78,8 +55,10 @@ class _ShiftedGamma(TransformedDistribution):
         return self.base_dist.variance * affine.scale**2
 
 
-_NOISES.add("homoscedastic", _normal)
-_NOISES.add("heteroscedastic", _normal)
-_NOISES.add("gamma", _gamma)
-_NOISES.add("laplace", _laplace)
-_NOISES.add("student-t", _student_t)
+# Distribution of labels around true values, given their sd and a shape: that of Gamma noise, or degrees of freedom.
+NOISES: Registry[Callable[[Tensor, Tensor, float], Distribution]] = Registry("noise")
+NOISES.add("homoscedastic", _normal)
+NOISES.add("heteroscedastic", _normal)
+NOISES.add("gamma", _gamma)
+NOISES.add("laplace", _laplace)
+NOISES.add("student-t", _student_t)

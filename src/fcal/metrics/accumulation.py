@@ -40,33 +40,6 @@ _LEVEL_STEPS = 200  # the central interval of every level ends at multiples of 1
 
 
 @dataclass(frozen=True)
-class _Labels:
-    """Group and cluster of each element, flat.
-
-    Attributes:
-        group: Integers below ``groups``; None where there is one group.
-        cluster: Any integers; None where rows are independent.
-        groups: Number of groups.
-    """
-
-    group: Tensor | None
-    cluster: Tensor | None
-    groups: int
-
-    def select(self, where: slice, valid: Tensor | None) -> "_Labels":
-        """Labels of the valid elements of a slice."""
-        group, cluster = (x if x is None else _select(x, where, valid) for x in (self.group, self.cluster))
-        return replace(self, group=group, cluster=cluster)
-
-    def repeated(self, times: int) -> "_Labels":
-        """Labels of the coordinates of vectors."""
-        if times == 1:
-            return self
-        group, cluster = (x if x is None else x.repeat_interleave(times) for x in (self.group, self.cluster))
-        return replace(self, group=group, cluster=cluster)
-
-
-@dataclass(frozen=True)
 class _Scored:
     """Scalars of one chunk, flat; float64, or float32 where normal predictions are.
 
@@ -104,17 +77,7 @@ def accumulate(
     cluster: Tensor | None = None,
     fingerprinted: bool = False,
 ) -> State:
-    """State of one batch.
-
-    Args:
-        pred: Prediction of any registered family.
-        target: Targets, NaN where missing.
-        grid: Bins to count in.
-        valid_mask: True where a target counts.
-        group: Integers below ``groups``; shaped like the targets or their rows.
-        groups: Number of groups.
-        cluster: Integers; shaped like the targets or their rows.
-        fingerprinted: Whether to compute the fingerprint of the targets.
+    """State of one batch; arguments as for :func:`fcal.evaluate`, but groups are numbers below ``groups``.
 
     Raises:
         TypeError: Labels that are not integers.
@@ -122,41 +85,26 @@ def accumulate(
     """
     with torch.no_grad():
         observation = observe(pred, target, valid_mask=valid_mask, as_given=True)
-        rows = target.shape[: observation.row_dims]
-        labels = _Labels(
-            group=_flat_labels("group", group, observation, rows, below=groups),
-            cluster=_flat_labels("cluster", cluster, observation, rows),
-            groups=groups,
-        )
+        labels = _flat_labels("group", group, observation, below=groups), _flat_labels("cluster", cluster, observation)
         state = empty_state(grid, groups=groups, clustered=cluster is not None, device=target.device)
-        for chunk, where, valid in _chunks(observation):
+        for chunk, chunk_group, chunk_cluster in _chunks(observation, labels):
             if chunk.target.numel():
-                chunk_labels = labels.select(where, valid)
-                _count(state, _scored(chunk), chunk_labels, grid)
-                if fingerprinted:
-                    _fingerprint(state, chunk.target, chunk_labels)
+                _count(state, _scored(chunk), chunk_group, chunk_cluster, grid, fingerprinted=fingerprinted)
         return state
 
 
-def _checked_labels(name: str, labels: Tensor, observation: Observation, rows: torch.Size) -> Tensor:
-    """Labels shaped like the targets, their rows, or the leading dimensions of either, as one label per image."""
-    shape = observation.elements()
-    if isinstance(labels, Tensor) and 0 < labels.dim() <= len(shape):
-        padded = labels.reshape(labels.shape + (1,) * (len(shape) - labels.dim()))
-        if all(own in (1, whole) for own, whole in zip(padded.shape, shape, strict=True)):
-            return check_beside_target(name, padded.expand(shape), observation.target, shape)
-    return check_beside_target(name, labels, observation.target, rows)
-
-
-def _flat_labels(
-    name: str, labels: Tensor | None, observation: Observation, rows: torch.Size, below: int | None = None
-) -> Tensor | None:
+def _flat_labels(name: str, labels: Tensor | None, observation: Observation, below: int | None = None) -> Tensor | None:
+    """Labels of all elements, from those of targets, rows, or the leading dimensions of either, such as images."""
     if labels is None:
         return None
-    checked = _checked_labels(name, labels, observation, rows)
+    elements, target = observation.elements(), observation.target
+    if isinstance(labels, Tensor) and 0 < labels.dim() <= len(elements):
+        padded = labels.reshape(labels.shape + (1,) * (len(elements) - labels.dim()))
+        if all(own in (1, whole) for own, whole in zip(padded.shape, elements, strict=True)):
+            labels = padded.expand(elements)
+    checked = check_beside_target(name, labels, target, target.shape[: observation.row_dims])
     if checked.is_floating_point() or checked.is_complex() or checked.dtype == torch.bool:
         raise TypeError(f"expected `{name}` of an integer dtype, got {checked.dtype}")
-    elements = observation.elements()
     if checked.shape != elements:
         raise ValueError(f"expected `{name}` of shape {tuple(elements)}, one per row, got {tuple(checked.shape)}")
     flat = checked.reshape(-1)
@@ -165,8 +113,10 @@ def _flat_labels(
     return flat.to(torch.int64)
 
 
-def _chunks(observation: Observation) -> Iterator[tuple[Observation, slice, Tensor | None]]:
-    """Valid elements of consecutive slices of a batch; float64, except that normal predictions keep float32."""
+def _chunks(
+    observation: Observation, labels: tuple[Tensor | None, Tensor | None]
+) -> Iterator[tuple[Observation, Tensor | None, Tensor | None]]:
+    """Valid elements of consecutive slices of a batch and their labels; only normal predictions keep float32."""
     law, elements = observation.law, observation.elements()
     dtype = observation.dtype if _is_normal(law) else torch.float64
     leaves = [in_rows(observation.target, elements, law.family.event_dim), *law.leaves(elements)]
@@ -178,7 +128,8 @@ def _chunks(observation: Observation) -> Iterator[tuple[Observation, slice, Tens
         mask = None if valid is None else valid[where]
         target, *parameters = (widened(_select(leaf, where, mask), dtype) for leaf in leaves)
         chunk = replace(observation, law=law.with_leaves(parameters), target=target, valid=None, row_dims=1)
-        yield chunk, where, mask
+        group, cluster = (None if label is None else _select(label, where, mask) for label in labels)
+        yield chunk, group, cluster
 
 
 def _select(values: Tensor, where: slice, valid: Tensor | None) -> Tensor:
@@ -241,27 +192,37 @@ def _moments(law: Law) -> tuple[Tensor | None, Tensor | None]:
     return mean.where(usable, torch.nan), sigma.where(usable, torch.nan)
 
 
-def _count(state: State, scored: _Scored, labels: _Labels, grid: Grid) -> None:
-    """Add a chunk to the state."""
+def _count(
+    state: State, scored: _Scored, group: Tensor | None, cluster: Tensor | None, grid: Grid, *, fingerprinted: bool
+) -> None:
+    """Add a chunk with the labels of its rows to the state."""
     z = scored.z
     dims = 1 if scored.squared_distance is None else len(z) // len(scored.squared_distance)
-    per_scalar = labels.repeated(dims)
-    counter = GroupCounter(per_scalar.group, labels.groups, z.device)
-    counted: Tensor | int = len(z) if per_scalar.group is None else counter.counts(None, 1)[:, 0]
+    row_group = group
+    if dims > 1:
+        group, cluster = (None if label is None else label.repeat_interleave(dims) for label in (group, cluster))
+    counter = GroupCounter(group, state.groups(), z.device)
+    counted: Tensor | int = len(z) if group is None else torch.bincount(group, minlength=state.groups())
     state.n.add_(counted)
     state.rows.add_(counted // dims)
     pit = counter.counts(grid.pit_index(scored.t), grid.pit_bins)
     state.pit.add_(pit)
     z_index = grid.z_index(z)
     state.z.add_(counter.counts(z_index, Z_BINS + 2))
-    if dims == 1 and scored.squared_distance is None and grid.pit_bins % _LEVEL_STEPS == 0:
+    if scored.squared_distance is None and grid.pit_bins % _LEVEL_STEPS == 0:
         state.coverage.add_(_coverage_of_pit(pit))
     else:
-        _count_coverage(state, scored, labels, dims)
+        _count_coverage(state, scored, row_group, dims)
     squares = _count_sigma(state, scored, z_index, counter)
     state.sums.add_(counter.sums([*squares, *_terms(scored)]))
-    if per_scalar.cluster is not None:
-        _count_clusters(state, scored, per_scalar)
+    if cluster is not None:
+        _count_clusters(state, scored, group, cluster)
+    if fingerprinted:
+        hashes = folded_bits(scored.target)
+        if group is None:
+            state.fingerprint[0] += hashes.sum()
+        else:
+            state.fingerprint.scatter_add_(0, group, hashes)
 
 
 def _terms(scored: _Scored) -> list[Term]:
@@ -293,7 +254,7 @@ def _coverage_of_pit(pit: Tensor) -> Tensor:
     return torch.stack([below[:, bins - cut] - below[:, cut] for cut in outside], 1)
 
 
-def _count_coverage(state: State, scored: _Scored, labels: _Labels, dims: int) -> None:
+def _count_coverage(state: State, scored: _Scored, group: Tensor | None, dims: int) -> None:
     if scored.squared_distance is None:
         above = 0.5 * (1 - torch.tensor(LEVELS, dtype=torch.float64))
         distance, limits = scored.z.abs(), normal_quantile(1 - above, above).tolist()
@@ -301,19 +262,10 @@ def _count_coverage(state: State, scored: _Scored, labels: _Labels, dims: int) -
         distance, limits = scored.squared_distance, chi2_quantiles(dims, np.array(LEVELS)).tolist()
     for column, limit in enumerate(limits):
         within = distance <= limit
-        if labels.group is None:
+        if group is None:
             state.coverage[0, column] += dims * int(torch.count_nonzero(within))
         else:
-            state.coverage[:, column] += dims * torch.bincount(labels.group[within], minlength=labels.groups)
-
-
-def _fingerprint(state: State, target: Tensor, labels: _Labels) -> None:
-    if labels.group is None:
-        state.fingerprint[0] += folded_bits(target).sum()
-    else:
-        of_scalars = labels.repeated(target[:1].numel()).group
-        assert of_scalars is not None
-        state.fingerprint.scatter_add_(0, of_scalars, folded_bits(target).reshape(-1))
+            state.coverage[:, column] += dims * torch.bincount(group[within], minlength=state.groups())
 
 
 def _count_sigma(state: State, scored: _Scored, z_index: Tensor, counter: GroupCounter) -> tuple[Term, Term]:
@@ -321,27 +273,26 @@ def _count_sigma(state: State, scored: _Scored, z_index: Tensor, counter: GroupC
     if scored.sigma is None or scored.error is None:
         return None, None
     index, sigma = log_index(scored.sigma), scored.sigma.double()
-    error_sq = counter.weighted(index, LOG_BINS, scored.error.double().square())
-    sigma_sq = counter.weighted(index, LOG_BINS, sigma.square())
+    error_sq = counter.counts(index, LOG_BINS, scored.error.double().square())
+    sigma_sq = counter.counts(index, LOG_BINS, sigma.square())
     state.sigma.add_(counter.counts(index, LOG_BINS))
     state.sigma_sq.add_(sigma_sq)
     state.sigma_error.add_(error_sq)
     state.error.add_(counter.counts(log_index(scored.error.abs()), LOG_BINS))
-    state.z_sigma.add_(counter.weighted(z_index, Z_BINS + 2, sigma))
+    state.z_sigma.add_(counter.counts(z_index, Z_BINS + 2, sigma))
     return error_sq.sum(1), sigma_sq.sum(1)
 
 
-def _count_clusters(state: State, scored: _Scored, labels: _Labels) -> None:
+def _count_clusters(state: State, scored: _Scored, group: Tensor | None, cluster: Tensor) -> None:
     """Add the sums of each cluster: small cluster numbers have a bucket of their own, others get one by hash."""
-    cluster, z, t = labels.cluster, scored.z.double(), scored.t.double()
-    assert cluster is not None
+    z, t = scored.z.double(), scored.t.double()
     small = (cluster >= 0) & (cluster < CLUSTERS)
     bucket = torch.where(small, cluster, hash_integers(cluster).bitwise_right_shift(20) % CLUSTERS)
-    joint = bucket if labels.group is None else labels.group * CLUSTERS + bucket
+    joint = bucket if group is None else group * CLUSTERS + bucket
     state.hashed.add_(torch.count_nonzero(~small))
-    by_cluster = GroupCounter(joint, labels.groups * CLUSTERS, z.device)
+    by_cluster = GroupCounter(joint, state.groups() * CLUSTERS, z.device)
     terms: list[Term] = [(torch.ones_like(t), None), (z, None), (z, z), *_power_terms(t, t * t)]
-    shape = (labels.groups, CLUSTERS, -1)
+    shape = (state.groups(), CLUSTERS, -1)
     state.clusters[..., : len(CLUSTER_SUMS)] += by_cluster.sums(terms).view(shape)
     index = torch.add(t, 1).mul_(0.5 * CLUSTER_BINS).clamp_(max=CLUSTER_BINS - 0.5).to(torch.int32)
     state.clusters[..., len(CLUSTER_SUMS) :] += by_cluster.counts(index, CLUSTER_BINS).view(shape)

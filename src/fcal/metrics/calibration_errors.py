@@ -1,9 +1,8 @@
 """Calibration errors, their floors (what a perfectly calibrated model scores on as few data), the distribution of q."""
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -196,9 +195,8 @@ def _checked_levels(levels: Any) -> Tensor:
     return levels.to(torch.float64)
 
 
-@dataclass(frozen=True)
-class SumFloor:
-    """Floors of ECE(q) and MCE(q), and the sd of the share of sums below each bin's upper edge."""
+class Floors(NamedTuple):
+    """Floors of ECE and MCE, and the sd of the share of the data below each bin's upper edge."""
 
     ece: Floor
     mce: Floor
@@ -206,13 +204,29 @@ class SumFloor:
 
 
 @lru_cache(maxsize=4096)
-def floor_of_z(n: int, bins: int) -> tuple[Floor, Floor]:
-    """Floors of ECE(z), with its exact mean, and of MCE(z), for n independent residuals."""
-    runs = max(_RUNS * 20 // max(bins, 20), 200)
-    shares = np.random.default_rng(_SEED).multinomial(n, np.full(bins, 1 / bins), runs) / n
-    ece, mce = expected_calibration_error(shares), maximum_calibration_error(shares)
-    exact = expected_ece_of_z(n, bins)
-    return Floor(exact, float(np.quantile(ece, 0.95))), Floor(float(mce.mean()), float(np.quantile(mce, 0.95)))
+def floors(n: int, bins: int, df: int) -> Floors:
+    """Floors on n independent residuals of the sums q of df squares; those of one square are the floors of z."""
+    generator = np.random.default_rng(_SEED)
+    if df == 1:
+        runs = max(_RUNS * 20 // max(bins, 20), 200)
+        shares = generator.multinomial(n, np.full(bins, 1 / bins), runs) / n
+        ece, mce = _floors_of_shares(shares)
+        level = np.arange(1, bins + 1) / bins
+        spread = np.sqrt(level * (1 - level) / n)
+        return Floors(Floor(expected_ece_of_z(n, bins), ece.q95), mce, tuple(spread.tolist()))
+    # Histograms of normal residuals take the same convolution as the data.
+    limit = usual_sums(df)[1]
+    z_edges = np.linspace(0, min(math.sqrt(limit), _LARGEST_NORMAL), _Z_BINS + 1)
+    inside = np.diff(np.array([math.erf(z * math.sqrt(0.5)) for z in z_edges]))
+    counts = generator.multinomial(n, [0.0, *inside, max(1 - inside.sum(), 0.0)], _RUNS_OF_Q)
+    points = _FLOOR_POINTS if df >= _FEW else _FLOOR_POINTS_OF_FEW
+    values, below = distribution_of_q(counts.astype(np.float64), z_edges, df, points=points, limit=limit)
+    shares = shares_between(chi2_edges(df, bins), values, below)
+    return Floors(*_floors_of_shares(shares), tuple(shares.cumsum(-1).std(0).tolist()))
+
+
+def _floors_of_shares(shares: Array) -> tuple[Floor, Floor]:
+    return _floor(expected_calibration_error(shares)), _floor(maximum_calibration_error(shares))
 
 
 def expected_ece_of_z(n: int, bins: int) -> float:
@@ -243,50 +257,18 @@ def _log_binomial(n: int, k: Integers) -> Array:
     return first + np.concatenate([[0.0], steps.cumsum()])
 
 
-@lru_cache(maxsize=1024)
-def floor_of_q(n: int, bins: int, df: int) -> SumFloor:
-    """Floors of ECE(q) and MCE(q): histograms of n normal residuals take the same convolution as the data."""
-    if df == 1:  # single squares fill their bins like residuals
-        level = np.arange(1, bins + 1) / bins
-        return SumFloor(*floor_of_z(n, bins), tuple(np.sqrt(level * (1 - level) / n).tolist()))
-    edges = chi2_edges(df, bins)
-    limit = usual_sums(df)[1]
-    reach = min(math.sqrt(limit), _LARGEST_NORMAL)
-    z_edges = np.linspace(0, reach, _Z_BINS + 1)
-    inside = np.diff(np.array([math.erf(z * math.sqrt(0.5)) for z in z_edges]))
-    counts = np.random.default_rng(_SEED).multinomial(n, [0.0, *inside, max(1 - inside.sum(), 0.0)], _RUNS_OF_Q)
-    points = _FLOOR_POINTS if df >= 10 else _FLOOR_POINTS_OF_FEW
-    values, below = distribution_of_q(counts.astype(np.float64), z_edges, df, points=points, limit=limit)
-    shares = shares_between(edges, values, below)
-    ece, mce = expected_calibration_error(shares), maximum_calibration_error(shares)
-    return SumFloor(_floor(ece), _floor(mce), tuple(shares.cumsum(-1).std(0).tolist()))
-
-
-def interpolated_floor_of_z(n: int, bins: int) -> tuple[Floor, Floor]:
-    """:func:`floor_of_z`, interpolated between powers of 2, whose floors are cached: for reports of many groups."""
-    low, high, share = _neighbours(n)
-    ends = floor_of_z(low, bins), floor_of_z(high, bins)
-    return _between(ends[0][0], ends[1][0], share), _between(ends[0][1], ends[1][1], share)
-
-
-def interpolated_floor_of_q(n: int, bins: int, df: int) -> SumFloor:
-    """:func:`floor_of_q`, interpolated likewise."""
-    low, high, share = _neighbours(n)
-    lower, upper = floor_of_q(low, bins, df), floor_of_q(high, bins, df)
-    spread = tuple((1 - share) * a + share * b for a, b in zip(lower.spread, upper.spread, strict=True))
-    return SumFloor(_between(lower.ece, upper.ece, share), _between(lower.mce, upper.mce, share), spread)
-
-
-def _neighbours(n: int) -> tuple[int, int, float]:
-    """Powers of 2 around n, and the position of n between their logarithms."""
+def interpolated_floors(n: int, bins: int, df: int) -> Floors:
+    """:func:`floors`, interpolated between powers of 2, whose floors are cached: for reports of many groups."""
     power = math.floor(math.log2(n))
-    return 2**power, 2 ** (power + 1), math.log2(n) - power
+    lower, upper, share = floors(2**power, bins, df), floors(2 ** (power + 1), bins, df), math.log2(n) - power
 
+    def between(low: Floor, high: Floor) -> Floor:
+        # Floors fall like a power of n: linear interpolation of their logarithms.
+        pairs = ((low.expected, high.expected), (low.q95, high.q95))
+        return Floor(*(a ** (1 - share) * b**share for a, b in pairs))
 
-def _between(low: Floor, high: Floor, share: float) -> Floor:
-    """Floors fall like a power of n: linear interpolation of their logarithms."""
-    pairs = ((low.expected, high.expected), (low.q95, high.q95))
-    return Floor(*(a ** (1 - share) * b**share for a, b in pairs))
+    spread = tuple((1 - share) * a + share * b for a, b in zip(lower.spread, upper.spread, strict=True))
+    return Floors(between(lower.ece, upper.ece), between(lower.mce, upper.mce), spread)
 
 
 def floor_of_ence(counts: Array, expected_sq: Array, merged_bin: Integers, kurtosis: float) -> Floor:
@@ -366,27 +348,19 @@ def _power(base: Complex, exponent: int) -> Complex:
 
 def _on_lattice(shares: Array, position: Array, points: int, *, wide: bool) -> Array:
     """Spread the share of each bin over the lattice points next to its position."""
-    first, weights = _three_points(position) if wide else _two_points(position)
-    first = np.minimum(first, points)  # beyond the lattice: cut off in the last line
+    first = np.maximum(np.rint(position), 1) - 1 if wide else np.floor(position)
+    if wide:  # weights of three points keep mean and variance; single ones may be negative
+        off = position - (first + 1)
+        weights = [0.5 * (off**2 - off), 1 - off**2, 0.5 * (off**2 + off)]
+    else:  # weights of two points keep the mean
+        weights = [1 - (position - first), position - first]
+    first = np.minimum(first.astype(np.int64), points)  # beyond the lattice: cut off in the last line
     order = np.argsort(first, kind="stable")
     targets, starts = np.unique(first[order], return_index=True)
     mass = np.zeros((*shares.shape[:-1], points + len(weights)))
     for k, weight in enumerate(weights):
         mass[..., targets + k] += np.add.reduceat((shares * weight)[..., order], starts, -1)
     return mass[..., :points]
-
-
-def _two_points(position: Array) -> tuple[Integers, list[Array]]:
-    """Index of the lattice point on the left, and weights of it and its neighbour that keep the mean."""
-    left = np.floor(position)
-    return left.astype(np.int64), [1 - (position - left), position - left]
-
-
-def _three_points(position: Array) -> tuple[Integers, list[Array]]:
-    """Index of the first of three points, and weights that keep mean and variance; single weights may be negative."""
-    middle = np.maximum(np.rint(position), 1)
-    off = position - middle
-    return middle.astype(np.int64) - 1, [0.5 * (off**2 - off), 1 - off**2, 0.5 * (off**2 + off)]
 
 
 def shares_between(edges: Array, values: Array, below: Array) -> Array:

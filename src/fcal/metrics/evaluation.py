@@ -10,7 +10,7 @@ from torch.distributions import Distribution
 from fcal._checks import check_integer, check_number
 from fcal.metrics.accumulation import accumulate
 from fcal.metrics.report import Report
-from fcal.metrics.report_from_state import Options, report_from_state
+from fcal.metrics.report_from_state import report_from_state
 from fcal.metrics.state import MAX_GROUPS, Grid
 
 _OCTAVES = 64  # of sigma, on either side of 1
@@ -72,7 +72,7 @@ def evaluate(
         cluster=cluster,
         fingerprinted=bool(fingerprints),
     )
-    return report_from_state(state, Options(grid=grid, tolerance=tolerance, fitted_on=fingerprints, groups=names))
+    return report_from_state(state, grid, tolerance=tolerance, fitted_on=fingerprints, group_names=names)
 
 
 def fitted_on(pred: Distribution) -> frozenset[str]:
@@ -124,10 +124,7 @@ def sigma_groups(pred: Distribution) -> tuple[Tensor, list[str]]:
         ['sigma 0.25 to 0.5', 'sigma 4 to 8']
     """
     sigma = pred.stddev.detach().to(torch.float64)
-    joint = len(pred.event_shape) and not hasattr(
-        pred, "base_dist"
-    )  # coordinates of an Independent have their own groups
-    if joint:
+    if pred.event_shape and not hasattr(pred, "base_dist"):  # coordinates of an Independent have their own groups
         sigma = sigma.square().mean(-1).sqrt()
     octave = torch.frexp(sigma).exponent.to(torch.int64) - 1
     edges = [2.0**k for k in range(-_OCTAVES, _OCTAVES + 1)]

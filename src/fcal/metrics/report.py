@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 VERDICTS = ("calibrated", "over-confident", "under-confident", "biased", "wrong shape")
@@ -227,7 +227,7 @@ class Report:
         names = [f.name for f in fields(self) if f.name not in ("groups", "curves")]
         document = {name: _plain(getattr(self, name)) for name in names}
         if curves:
-            document["curves"] = _plain(asdict(self.curves))
+            document["curves"] = _plain(self.curves)
         document["groups"] = {name: group.as_dict(curves=curves) for name, group in self.groups.items()}
         return document
 
@@ -235,8 +235,8 @@ class Report:
 def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    if isinstance(value, Interval | Floor | ScoreDecomposition):
-        return _plain(asdict(value))
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, tuple | list):

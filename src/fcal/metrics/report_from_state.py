@@ -6,9 +6,9 @@ CDF of the PIT with weights sigma, and saves mean(sigma) times the integral of i
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,10 +19,8 @@ from fcal.divergences import reverse_kl, wasserstein_printed
 from fcal.metrics.calibration_errors import (
     expected_calibration_error,
     floor_of_ence,
-    floor_of_q,
-    floor_of_z,
-    interpolated_floor_of_q,
-    interpolated_floor_of_z,
+    floors,
+    interpolated_floors,
     maximum_calibration_error,
 )
 from fcal.metrics.report import (
@@ -41,9 +39,7 @@ from fcal.metrics.summary import (
     MANY_OUT_OF_REACH,
     NORMAL_KURTOSIS,
     Summary,
-    critical_value,
-    interval_of_scale,
-    interval_of_shift,
+    intervals,
     normal_cdf,
     smooth_p_value,
     verdict_of,
@@ -64,61 +60,55 @@ _SIGMA_BINS = 15
 _DROPPED = np.linspace(0, 0.99, 100)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """How to compute a report from a state.
+@np.errstate(all="ignore")  # overflow becomes None in the report
+def report_from_state(
+    state: State,
+    grid: Grid,
+    *,
+    tolerance: float = 0.05,
+    fitted_on: Collection[str] = (),
+    group_names: Sequence[str] | None = None,
+) -> Report:
+    """Report of all groups together, with a report of each group in it.
 
-    Attributes:
-        grid: Bins of the state.
+    Args:
+        state: Counts and sums.
+        grid: Its bins.
         tolerance: Relative error of scale, and error of shift in sd, that still counts as calibrated.
         fitted_on: Fingerprints of targets that recalibrators of the prediction were fitted on.
-        groups: Names of the groups; None where there is one.
-    """
-
-    grid: Grid
-    tolerance: float = 0.05
-    fitted_on: frozenset[str] = frozenset()
-    groups: Sequence[str] | None = None
-
-
-def report_from_state(state: State, options: Options) -> Report:
-    """Report of all groups together, with a report of each group in it.
+        group_names: Names of the groups; None where there is one.
 
     Raises:
         ValueError: Fewer than 2 targets count.
     """
     check_count(int(state.n.sum()), at_least=2)
-    with np.errstate(all="ignore"):  # overflow becomes None in the report
-        return _all_reports(state, options)
+    whole = _report(Summary(state.whole(), grid), tolerance, fitted_on, 1)
+    if group_names is None:
+        return whole
+    counts = state.n.tolist()
+    reported = [index for index in range(len(group_names)) if counts[index] >= 2]
+    groups = {
+        group_names[index]: _report(Summary(state.of_group(index), grid), tolerance, fitted_on, len(reported))
+        for index in reported
+    }
+    single = counts.count(1)
+    warning = f"{single} of {len(group_names)} groups have a single target and no report"
+    return replace(whole, groups=groups, warnings=(*whole.warnings, warning) if single else whole.warnings)
 
 
-def _all_reports(state: State, options: Options) -> Report:
-    groups: dict[str, Report] = {}
-    if options.groups is not None:
-        reported = [index for index in range(len(options.groups)) if int(state.n[index]) >= 2]
-        for index in reported:
-            summary = Summary(state.of_group(index), options.grid)
-            groups[options.groups[index]] = _report(summary, options, len(reported), {})
-    report = _report(Summary(state.whole(), options.grid), options, 1, groups)
-    single = int((state.n == 1).sum()) if options.groups is not None else 0
-    if single:
-        warning = f"{single} of {len(options.groups or ())} groups have a single target and no report"
-        report = replace(report, warnings=(*report.warnings, warning))
-    return report
-
-
-def _report(summary: Summary, options: Options, family_size: int, groups: Mapping[str, Report]) -> Report:
+def _report(summary: Summary, tolerance: float, fitted_on: Collection[str], family_size: int) -> Report:
+    """Report of one of ``family_size`` groups, or of all together."""
     grid = summary.grid
-    limit = critical_value(summary, family_size)
     effects = tuple(max(x, 1.0) for x in summary.design_effect())
     effective = tuple(max(round(summary.n / x), 2) for x in effects)
-    many = family_size > _MANY_GROUPS
-    ece_z_floor, mce_z_floor = (interpolated_floor_of_z if many else floor_of_z)(effective[0], grid.bins)
-    q_floor = (interpolated_floor_of_q if many else floor_of_q)(effective[1], grid.bins, grid.df)
-    verdict = verdict_of(summary, tolerance=options.tolerance, groups=family_size)
-    sigma = ErrorsBySigma(summary, effects[1]) if summary.mean("error_sq") is not None else None
+    floors_on = interpolated_floors if family_size > _MANY_GROUPS else floors
+    z_floors, q_floors = floors_on(effective[0], grid.bins, 1), floors_on(effective[1], grid.bins, grid.df)
+    scale, shift = intervals(summary, family_size)
+    verdict, reason, conclusive = verdict_of(summary, scale, shift, tolerance=tolerance, groups=family_size)
+    sigma = _errors_by_sigma(summary, effects[1])
     z_mean, z_var = summary.shift, summary.scale**2
-    q_mean, q_var = _moments_of_q(summary)
+    m1, m2 = summary.means["z_sq"], summary.means["z_qu"]
+    q_mean, q_var = grid.df * m1, grid.df * max(m2 - m1**2, 0.0)  # of K squares drawn with replacement
     return Report(
         n=summary.n,
         df=grid.df,
@@ -136,36 +126,29 @@ def _report(summary: Summary, options: Options, family_size: int, groups: Mappin
         wdist_z=_divergence(wasserstein_printed, z_mean, z_var, None),
         kld_q=_divergence(reverse_kl, q_mean, q_var, grid.df),
         wdist_q=_divergence(wasserstein_printed, q_mean, q_var, grid.df),
-        ence=None if sigma is None else sigma.ence(),
-        ause=None if sigma is None else sigma.ause(),
+        ence=sigma.ence,
+        ause=sigma.ause,
         coverage={f"{level:g}": share for level, share in zip(LEVELS, summary.coverage, strict=True)},
-        scale=interval_of_scale(summary, limit),
-        shift=interval_of_shift(summary, limit),
+        scale=scale,
+        shift=shift,
         shape=summary.shape,
-        verdict=verdict.word,
-        reason=verdict.reason,
-        conclusive=verdict.conclusive,
+        verdict=verdict,
+        reason=reason,
+        conclusive=conclusive,
         p_value=min(smooth_p_value(summary) * family_size, 1.0),
-        ece_z_floor=ece_z_floor,
-        mce_z_floor=mce_z_floor,
-        ece_q_floor=q_floor.ece,
-        mce_q_floor=q_floor.mce,
-        ence_floor=None if sigma is None else sigma.floor(),
+        ece_z_floor=z_floors.ece,
+        mce_z_floor=z_floors.mce,
+        ece_q_floor=q_floors.ece,
+        mce_q_floor=q_floors.mce,
+        ence_floor=sigma.floor,
         clusters=summary.cluster_count,
         assumption=_assumption(summary, family_size),
-        fitted_on=summary.fingerprint in options.fitted_on,
-        warnings=_warnings(summary, options),
+        fitted_on=summary.fingerprint in fitted_on,
+        warnings=_warnings(summary, fitted_on),
         nll_split=_decompose_nll(summary),
         crps_split=_decompose_crps(summary),
-        curves=curves_of(summary, sigma, effective[0], np.array(q_floor.spread)),
-        groups=groups,
+        curves=_curves(summary, sigma, effective[0], np.array(q_floors.spread)),
     )
-
-
-def _moments_of_q(summary: Summary) -> tuple[float, float]:
-    """Mean and variance of a sum of K squared residuals drawn with replacement."""
-    m1, m2 = summary.means["z_sq"], summary.means["z_qu"]
-    return summary.grid.df * m1, summary.grid.df * max(m2 - m1**2, 0.0)
 
 
 def _divergence(function: Callable[..., float], mean: float, variance: float, df: int | None) -> float:
@@ -180,13 +163,13 @@ def _assumption(summary: Summary, family_size: int) -> str:
     return rows if family_size == 1 else f"{rows}; corrected for {family_size} groups"
 
 
-def _warnings(summary: Summary, options: Options) -> tuple[str, ...]:
+def _warnings(summary: Summary, fitted_on: Collection[str]) -> tuple[str, ...]:
     warnings = []
     if summary.cluster_count is not None and summary.cluster_count < _FEW_CLUSTERS:
         warnings.append(
             f"only {summary.cluster_count} clusters: intervals and tests need {_FEW_CLUSTERS} to be trusted"
         )
-    if summary.fingerprint in options.fitted_on:
+    if summary.fingerprint in fitted_on:
         warnings.append("measured on the rows the recalibrator was fitted on: expect new data to look worse")
     if _MANY_TIES < summary.largest_tie() < 1:
         share = f"{summary.largest_tie():.0%} of residuals are nearly the same number"
@@ -247,82 +230,54 @@ def _entropy_of_z(summary: Summary) -> float:
 # Curves: reliability, histograms and quantiles of residuals; errors by predicted sigma.
 
 
-class ErrorsBySigma:
-    """Errors by predicted sigma.
+class _BySigma(NamedTuple):
+    """ENCE and its floor, AUSE, and the curves behind them; None where the prediction has no sd."""
 
-    Args:
-        summary: Statistics of predictions that have an sd.
-        design_effect: Sampling variance of mean squares, relative to that of independent rows.
-    """
+    ence: float | None = None
+    floor: Floor | None = None
+    ause: float | None = None
+    bins: SigmaBins | None = None
+    sparsification: Sparsification | None = None
 
-    def __init__(self, summary: Summary, design_effect: float) -> None:
-        self._summary = summary
-        self._effect = design_effect
-        filled = summary.sigma > 0
-        self._count, self._sigma_sq, self._error_sq = (
-            x[filled] for x in (summary.sigma, summary.sigma_sq, summary.sigma_error)
-        )
-        middle = self._count.cumsum() - 0.5 * self._count
-        merged_bin = np.floor(_SIGMA_BINS * middle / self._count.sum())
-        self._merged_bin: Integers = np.unique(merged_bin, return_inverse=True)[1].astype(np.int64)
 
-    def _merged(self, values: Array) -> Array:
-        return np.bincount(self._merged_bin, values).astype(np.float64, copy=False)
+def _errors_by_sigma(summary: Summary, design_effect: float) -> _BySigma:
+    """Errors in bins of sigma of about equal counts; the design effect is that of mean squares."""
+    if summary.mean("error_sq") is None:
+        return _BySigma()
+    filled = summary.sigma > 0
+    narrow = count, sigma_sq, error_sq = [x[filled] for x in (summary.sigma, summary.sigma_sq, summary.sigma_error)]
+    middle = count.cumsum() - 0.5 * count
+    merged_bin = np.unique(np.floor(_SIGMA_BINS * middle / count.sum()), return_inverse=True)[1]
+    counts, sigma_squares, error_squares = (np.bincount(merged_bin, x) for x in narrow)
+    kurtosis = _kurtosis(summary, float((count * error_sq / sigma_sq).sum()) / summary.n)
+    sigma, error = np.sqrt(sigma_squares / counts), np.sqrt(error_squares / counts)
+    half = _NORMAL_95 * np.sqrt((kurtosis - 1) * design_effect / counts)
+    low, high = sigma * np.sqrt(np.maximum(1 - half, 0)), sigma * np.sqrt(1 + half)
+    edges = log_edges()
+    squared_errors = summary.error * (0.5 * (edges[1:] + edges[:-1])) ** 2
+    by_sigma, by_error = _remaining_rmse(count, error_sq), _remaining_rmse(summary.error, squared_errors)
+    if not error_sq.sum() > 0:  # the bins of errors do not resolve 0
+        by_error = np.zeros_like(_DROPPED)
+    return _BySigma(
+        ence=float(np.abs(1 - np.sqrt(error_squares / sigma_squares)).mean()),
+        floor=floor_of_ence(count / design_effect, sigma_sq, merged_bin, kurtosis),
+        ause=float(np.trapezoid(by_sigma - by_error, _DROPPED) / _DROPPED[-1]),
+        bins=SigmaBins(*(tuple(x.tolist()) for x in (sigma, error, low, high, counts.astype(int)))),
+        sparsification=Sparsification(*(tuple(x.tolist()) for x in (_DROPPED, by_sigma, by_error))),
+    )
 
-    @cached_property
-    def _kurtosis(self) -> float:
-        """Kurtosis of error / sigma under the prediction: 3 for normal predictions, else that of the data."""
-        fourth = self._summary.means["ratio_qu"]
-        if math.isclose(fourth, self._summary.means["z_qu"], rel_tol=1e-9):
-            return NORMAL_KURTOSIS
-        second = float((self._count * self._error_sq / self._sigma_sq).sum()) / self._summary.n
-        return max(fourth / second**2, 1.0 + 1e-3) if second > 0 else NORMAL_KURTOSIS
 
-    def ence(self) -> float:
-        """Mean over bins of | RMS sigma - RMS error | / RMS sigma."""
-        return float(np.abs(1 - np.sqrt(self._merged(self._error_sq) / self._merged(self._sigma_sq))).mean())
-
-    def floor(self) -> Floor:
-        """ENCE of a calibrated model."""
-        return floor_of_ence(self._count / self._effect, self._sigma_sq, self._merged_bin, self._kurtosis)
-
-    def bins(self) -> SigmaBins:
-        """RMS error in each bin of sigma, with its consistency band."""
-        count = self._merged(self._count)
-        sigma, error = (np.sqrt(self._merged(x) / count) for x in (self._sigma_sq, self._error_sq))
-        half = _NORMAL_95 * np.sqrt((self._kurtosis - 1) * self._effect / count)
-        return SigmaBins(
-            sigma=tuple(sigma.tolist()),
-            error=tuple(error.tolist()),
-            low=tuple((sigma * np.sqrt(np.maximum(1 - half, 0))).tolist()),
-            high=tuple((sigma * np.sqrt(1 + half)).tolist()),
-            count=tuple(count.astype(int).tolist()),
-        )
-
-    @cached_property
-    def _curves(self) -> tuple[Array, Array]:
-        if not self._error_sq.sum() > 0:
-            return np.zeros_like(_DROPPED), np.zeros_like(_DROPPED)
-        error_count = self._summary.error
-        edges = log_edges()
-        return (
-            _remaining_rmse(self._count[::-1], self._error_sq[::-1]),
-            _remaining_rmse(error_count[::-1], (error_count * (0.5 * (edges[1:] + edges[:-1])) ** 2)[::-1]),
-        )
-
-    def ause(self) -> float:
-        """Area between the sparsification curves."""
-        by_sigma, by_error = self._curves
-        return float(np.trapezoid(by_sigma - by_error, _DROPPED) / _DROPPED[-1])
-
-    def sparsification(self) -> Sparsification:
-        """Relative RMSE of what remains when the largest sigmas, or the largest errors, are dropped."""
-        by_sigma, by_error = self._curves
-        return Sparsification(tuple(_DROPPED.tolist()), tuple(by_sigma.tolist()), tuple(by_error.tolist()))
+def _kurtosis(summary: Summary, second_moment: float) -> float:
+    """Kurtosis of error / sigma under the prediction: 3 for normal predictions, else that of the data."""
+    fourth = summary.means["ratio_qu"]
+    if math.isclose(fourth, summary.means["z_qu"], rel_tol=1e-9) or not second_moment > 0:
+        return NORMAL_KURTOSIS
+    return max(fourth / second_moment**2, 1.0 + 1e-3)
 
 
 def _remaining_rmse(count: Array, square: Array) -> Array:
-    """RMSE after dropping a share of the data from the front, relative to that of all; ties in any order."""
+    """RMSE after dropping a share of the data from the last bin on, relative to that of all; ties in any order."""
+    count, square = count[::-1], square[::-1]
     total = square.sum()
     if total <= 0:
         return np.zeros_like(_DROPPED)
@@ -332,15 +287,8 @@ def _remaining_rmse(count: Array, square: Array) -> Array:
     return np.sqrt(remaining)
 
 
-def curves_of(summary: Summary, sigmas: ErrorsBySigma | None, effective: int, q_spread: Array) -> Curves:
-    """Every curve of a report.
-
-    Args:
-        summary: Statistics of the summary.
-        sigmas: Errors by sigma; None where the prediction has no sd.
-        effective: Effective number of independent residuals, for the bands.
-        q_spread: Sampling sd of the share of sums below each bin's upper edge. Shape ``(bins,)``.
-    """
+def _curves(summary: Summary, sigma: _BySigma, effective: int, q_spread: Array) -> Curves:
+    """Every curve; bands are those of ``effective`` residuals, and of sums q whose shares have the sd ``q_spread``."""
     return Curves(
         z=_reliability_of_z(summary, effective),
         central=_reliability_of_intervals(summary, effective),
@@ -348,18 +296,14 @@ def curves_of(summary: Summary, sigmas: ErrorsBySigma | None, effective: int, q_
         z_histogram=_histogram_of_z(summary),
         q_histogram=_histogram_of_q(summary),
         qq=_quantiles(summary),
-        sigma=None if sigmas is None else sigmas.bins(),
-        sparsification=None if sigmas is None else sigmas.sparsification(),
+        sigma=sigma.bins,
+        sparsification=sigma.sparsification,
     )
 
 
 def _reliability(nominal: Array, empirical: Array, spread: Array) -> Reliability:
     low, high = (np.clip(nominal + side * _NORMAL_95 * spread, 0, 1) for side in (-1, 1))
     return Reliability(*(tuple(x.tolist()) for x in (nominal, empirical, low, high)))
-
-
-def _binomial_spread(nominal: Array, effective: int) -> Array:
-    return np.sqrt(nominal * (1 - nominal) / effective)
 
 
 def _evenly_spaced(count: int) -> Integers:
@@ -371,16 +315,15 @@ def _reliability_of_z(summary: Summary, effective: int) -> Reliability:
     fine = summary.grid.pit_bins
     steps = _evenly_spaced(summary.grid.bins) * (fine // summary.grid.bins)
     nominal = steps / fine
-    below = np.concatenate([[0.0], summary.pit.cumsum() / summary.n])
-    return _reliability(nominal, below[steps], _binomial_spread(nominal, effective))
+    return _reliability(nominal, summary.pit_cdf[steps], np.sqrt(nominal * (1 - nominal) / effective))
 
 
 def _reliability_of_intervals(summary: Summary, effective: int) -> Reliability:
     fine = summary.grid.pit_bins
     cut = _evenly_spaced(fine // 2)[::-1]  # bins cut off at either end
-    below = np.concatenate([[0.0], summary.pit.cumsum() / summary.n])
     nominal = (fine - 2 * cut) / fine
-    return _reliability(nominal, below[fine - cut] - below[cut], _binomial_spread(nominal, effective))
+    empirical = summary.pit_cdf[fine - cut] - summary.pit_cdf[cut]
+    return _reliability(nominal, empirical, np.sqrt(nominal * (1 - nominal) / effective))
 
 
 def _reliability_of_q(summary: Summary, spread: Array) -> Reliability:

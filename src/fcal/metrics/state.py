@@ -214,13 +214,9 @@ class GroupCounter:
     groups: int
     device: torch.device
 
-    def counts(self, index: Tensor | None, bins: int) -> Tensor:
-        """Number of elements in each bin of each group. Shape ``(groups, bins)``."""
-        return torch.bincount(self._joint(index, bins), minlength=self.groups * bins).view(self.groups, bins)
-
-    def weighted(self, index: Tensor | None, bins: int, weights: Tensor) -> Tensor:
-        """Sum of weights in each bin of each group. Shape ``(groups, bins)``."""
-        joint = self._joint(index, bins)
+    def counts(self, index: Tensor, bins: int, weights: Tensor | None = None) -> Tensor:
+        """Number of elements, or sum of their weights, in each bin of each group. Shape ``(groups, bins)``."""
+        joint = index if self.group is None else self.group * bins + index
         return torch.bincount(joint, weights, minlength=self.groups * bins).view(self.groups, bins)
 
     def sums(self, terms: Sequence[Term]) -> Tensor:
@@ -234,15 +230,8 @@ class GroupCounter:
             return term
         value, factor = term
         if self.group is not None:
-            return self.weighted(None, 1, value if factor is None else value * factor)[:, 0]
+            return torch.bincount(self.group, value if factor is None else value * factor, minlength=self.groups)
         return (value.sum() if factor is None else torch.dot(value, factor)).reshape(1)
-
-    def _joint(self, index: Tensor | None, bins: int) -> Tensor:
-        if self.group is not None and index is not None:
-            return self.group * bins + index
-        joint = index if self.group is None else self.group
-        assert joint is not None
-        return joint
 
 
 def hash_integers(bits: Tensor) -> Tensor:

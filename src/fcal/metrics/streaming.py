@@ -11,7 +11,7 @@ from fcal._checks import check_flag, check_integer, check_number
 from fcal.metrics.accumulation import accumulate
 from fcal.metrics.evaluation import fitted_on
 from fcal.metrics.report import Report
-from fcal.metrics.report_from_state import Options, report_from_state
+from fcal.metrics.report_from_state import report_from_state
 from fcal.metrics.state import MAX_GROUPS, Grid, State, empty_state
 
 try:
@@ -62,14 +62,12 @@ class Calibration(Metric):  # type: ignore[misc]
         self._grid = Grid(df, bins)
         self._tolerance = check_number("tolerance", tolerance, low=0.0, high=1.0)
         self._names = _names(groups)
+        self._groups = 1 if self._names is None else len(self._names)
         self._clustered = check_flag("clustered", clustered)
         self._fitted_on: frozenset[str] = frozenset()
-        start = empty_state(self._grid, groups=self._groups(), clustered=clustered)
+        start = empty_state(self._grid, groups=self._groups, clustered=clustered)
         for name, value in start._asdict().items():
             self.add_state(f"{name}_", default=value, dist_reduce_fx="sum")
-
-    def _groups(self) -> int:
-        return 1 if self._names is None else len(self._names)
 
     def _state(self) -> State:
         return State(*(getattr(self, f"{name}_") for name in State._fields))
@@ -97,7 +95,7 @@ class Calibration(Metric):  # type: ignore[misc]
             self._grid,
             valid_mask=valid_mask,
             group=group,
-            groups=self._groups(),
+            groups=self._groups,
             cluster=cluster,
             fingerprinted=bool(fitted_on(pred)),
         )
@@ -106,8 +104,13 @@ class Calibration(Metric):  # type: ignore[misc]
 
     def compute(self) -> Report:
         """Report of all batches so far, on all ranks."""
-        options = Options(grid=self._grid, tolerance=self._tolerance, fitted_on=self._fitted_on, groups=self._names)
-        return report_from_state(self._state(), options)
+        return report_from_state(
+            self._state(),
+            self._grid,
+            tolerance=self._tolerance,
+            fitted_on=self._fitted_on,
+            group_names=self._names,
+        )
 
     def _wrap_compute(self, compute: Callable[[], Report]) -> Callable[[], Report]:
         """Box the report for torchmetrics, which traverses the result of ``compute`` and rejects frozen dataclasses."""

@@ -2,7 +2,6 @@
 
 import math
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -39,6 +38,7 @@ class Summary:
         means: Mean of each of ``SUMS``.
         coverage: Share of targets in the central region of each level.
         clusters: Sums per non-empty cluster, see ``CLUSTER_SUMS``; None where rows are independent.
+        pit_cdf: CDF of the PIT at the edges of its bins.
         z_cdf: CDF of z at ``grid.z_edges``.
         q_values: Rising values of q; ``q_below`` is its CDF there.
         pit_shares: Share of the PIT in each of the S equal-probability bins; ``q_shares`` likewise.
@@ -63,6 +63,7 @@ class Summary:
         self.cluster_count = (
             None if self.clusters is None else _number_of_clusters(len(self.clusters), bool(state.hashed[0]))
         )
+        self.pit_cdf = np.concatenate([[0.0], self.pit.cumsum() / self.n])
         self.z_cdf = np.minimum(self.z[:-1].cumsum() / self.n, 1.0)
         self.q_values, self.q_below = distribution_of_q(
             self.z, grid.z_edges, grid.df, mean_square=None if self.out_of_reach() else self.means["z_sq"]
@@ -99,10 +100,6 @@ class Summary:
     def out_of_reach(self) -> float:
         """Share of residuals that are too large to be resolved."""
         return float(self.z[0] + self.z[-1]) / self.n
-
-    def units(self) -> int:
-        """Number of independent units."""
-        return self.n if self.clusters is None else len(self.clusters)
 
     def variance_of_shift(self) -> float:
         """Sampling variance of the mean of z."""
@@ -188,13 +185,9 @@ def normal_cdf(z: Array) -> Array:
 # Confidence intervals of scale and shift, the smooth test, and the verdict.
 
 
-def critical_value(summary: Summary, tests: int) -> float:
-    """Two-sided Student-t critical value of each of several tests at a joint level of 5 %."""
-    return _student_limit(max(summary.units() - 1, 1), tests)
-
-
 @lru_cache(maxsize=4096)
 def _student_limit(df: int, tests: int) -> float:
+    """Two-sided critical value of each of several tests at a joint level of 5 %."""
     tail = torch.tensor(_ALPHA / (2 * tests), dtype=torch.float64)
     if df < _FEW:
         return float(quantile(StudentT(torch.tensor(float(df), dtype=torch.float64)), 1 - tail, tail))
@@ -206,19 +199,17 @@ def _student_limit(df: int, tests: int) -> float:
     return z + first / df + second / df**2 + third / df**3
 
 
-def interval_of_scale(summary: Summary, limit: float) -> Interval:
-    """Confidence interval of the sd of z, symmetric in its logarithm."""
-    s = summary.scale
-    widening = limit * math.sqrt(summary.variance_of_square()) / (2 * s**2) if s > 0 else 0.0
-    if widening > _MAX_LOG_WIDTH:
-        return Interval(s, 0.0, math.inf)
-    return Interval(s, s / math.exp(widening), s * math.exp(widening))
-
-
-def interval_of_shift(summary: Summary, limit: float) -> Interval:
-    """Confidence interval of the mean of z."""
+def intervals(summary: Summary, tests: int) -> tuple[Interval, Interval]:
+    """Confidence intervals of the sd of z (symmetric in its logarithm) and of its mean, of several at a joint 95 %."""
+    units = summary.n if summary.clusters is None else len(summary.clusters)
+    limit = _student_limit(max(units - 1, 1), tests)
+    scale, shift = summary.scale, summary.shift
     half = limit * math.sqrt(summary.variance_of_shift())
-    return Interval(summary.shift, summary.shift - half, summary.shift + half)
+    widening = limit * math.sqrt(summary.variance_of_square()) / (2 * scale**2) if scale > 0 else 0.0
+    low, high = 0.0, math.inf
+    if widening <= _MAX_LOG_WIDTH:
+        low, high = scale / math.exp(widening), scale * math.exp(widening)
+    return Interval(scale, low, high), Interval(shift, shift - half, shift + half)
 
 
 def smooth_p_value(summary: Summary) -> float:
@@ -240,50 +231,42 @@ def smooth_p_value(summary: Summary) -> float:
     scatter = totals - np.outer(count, means)
     covariance = scatter.T @ scatter * units / (units - 1) / summary.n**2
     statistic = float(means @ np.linalg.lstsq(covariance, means, rcond=None)[0])
-    return _hotelling_tail(statistic, len(means), units)
-
-
-def _hotelling_tail(statistic: float, dims: int, units: int) -> float:
-    ratio = statistic * (units - dims) / (dims * (units - 1))
+    dims, rest = len(means), units - len(means)
+    ratio = statistic * rest / (dims * (units - 1))
     if ratio <= 0:
         return 1.0
-    law = FisherSnedecor(*torch.tensor([dims, units - dims], dtype=torch.float64))
+    law = FisherSnedecor(*torch.tensor([dims, rest], dtype=torch.float64))
     return float(log_survival(law, torch.tensor(ratio, dtype=torch.float64)).exp())
 
 
-class Verdict(NamedTuple):
-    """One word, its reason, and whether a deviation of the tolerance could have been detected on so much data."""
-
-    word: str
-    reason: str
-    conclusive: bool
-
-
-def verdict_of(summary: Summary, *, tolerance: float, groups: int) -> Verdict:
+def verdict_of(
+    summary: Summary, scale: Interval, shift: Interval, *, tolerance: float, groups: int
+) -> tuple[str, str, bool]:
     """The verdict from effect sizes that exceed both the tolerance and their noise.
 
     Scale, shift and shape are tested at a joint level of 5 %, shared by all groups. The effect that moves the CDF of z
     most wins, but the shape is wrong where correcting scale and shift would not bring the CDF closer to the normal one.
+
+    Returns:
+        One word, its reason, and whether a deviation of the tolerance could have been detected on so much data.
     """
-    limit = critical_value(summary, _QUESTIONS * groups)
-    gaps = _exceeded(summary, limit, tolerance, groups)
-    shown = critical_value(summary, groups)
-    scale, shift = interval_of_scale(summary, shown), interval_of_shift(summary, shown)
-    known = _resolution(scale, shift)
+    gaps = _exceeded(summary, tolerance, groups)
     if not gaps:
-        return Verdict("calibrated", _reason_if_calibrated(scale, shift, known, tolerance), known <= tolerance)
+        half_width = scale.high / scale.value - 1 if scale.value > 0 else math.inf
+        known = max(half_width, 0.5 * (shift.high - shift.low))
+        return "calibrated", _reason_if_calibrated(scale, shift, known, tolerance), known <= tolerance
     word = max(gaps, key=lambda name: gaps[name])
     if "wrong shape" in gaps and summary.shape >= summary.raw_gap:
         word = "wrong shape"
     if word == "wrong shape" and summary.coverage_gap > summary.shape and summary.rows < summary.n:
         gap = f"regions of vectors hold a share that is up to {summary.coverage_gap:.3f} off"
-        return Verdict(word, f"{gap}: are the predicted correlations right?", True)
-    return Verdict(word, _reason(word, scale, shift, summary), True)
+        return word, f"{gap}: are the predicted correlations right?", True
+    return word, _reason(word, scale, shift, summary), True
 
 
-def _exceeded(summary: Summary, limit: float, tolerance: float, groups: int) -> dict[str, float]:
+def _exceeded(summary: Summary, tolerance: float, groups: int) -> dict[str, float]:
     """Verdicts that apply, and by how much each effect moves the CDF of z."""
-    scale, shift = interval_of_scale(summary, limit), interval_of_shift(summary, limit)
+    scale, shift = intervals(summary, _QUESTIONS * groups)
     gaps = {}
     if scale.value > 1 + tolerance and scale.low > 1:
         gaps["over-confident"] = gap_of_scale(scale.value)
@@ -291,17 +274,17 @@ def _exceeded(summary: Summary, limit: float, tolerance: float, groups: int) -> 
         gaps["under-confident"] = gap_of_scale(scale.value)
     if abs(shift.value) > tolerance and not shift.low <= 0 <= shift.high:
         gaps["biased"] = math.erf(abs(shift.value) / math.sqrt(8))
-    if summary.shape > max(_DENSITY_AT_MEAN * tolerance, _largest_chance_gap(summary, groups)):
+    # Kolmogorov's bound on the gap of a calibrated model; the gap to a fitted normal CDF is smaller still.
+    log_tail = math.log(_ALPHA / (_QUESTIONS * groups) / 2)
+    chance = math.sqrt(-0.5 * log_tail * summary.design_effect()[0] / summary.n)
+    tolerated = _DENSITY_AT_MEAN * tolerance
+    if summary.shape > max(tolerated, chance):
         gaps["wrong shape"] = summary.shape
-    if _ellipsoids_fail(summary, tolerance, groups):
+    # Regions of vectors hold another share than their level where the predicted correlations are wrong.
+    chance_of_rows = chance * math.sqrt(summary.n / summary.rows)
+    if summary.rows < summary.n and summary.coverage_gap > max(tolerated, chance_of_rows):
         gaps["wrong shape"] = max(summary.coverage_gap, summary.shape)
     return gaps
-
-
-def _ellipsoids_fail(summary: Summary, tolerance: float, groups: int) -> bool:
-    """Whether central regions of vectors hold another share than their level, as with wrong correlations."""
-    chance = _largest_chance_gap(summary, groups) * math.sqrt(summary.n / summary.rows)
-    return summary.rows < summary.n and summary.coverage_gap > max(_DENSITY_AT_MEAN * tolerance, chance)
 
 
 def gap_of_scale(scale: float) -> float:
@@ -313,12 +296,6 @@ def gap_of_scale(scale: float) -> float:
         return 0.0
     x = math.sqrt(2 * math.log(ratio) / -math.expm1(-2 * math.log(ratio)))
     return 0.5 * (math.erf(x * math.sqrt(0.5)) - math.erf(x / ratio * math.sqrt(0.5)))
-
-
-def _largest_chance_gap(summary: Summary, groups: int) -> float:
-    """Kolmogorov's bound on the gap of a calibrated model; the gap to a fitted normal CDF is smaller still."""
-    tail = _ALPHA / (_QUESTIONS * groups)
-    return math.sqrt(-0.5 * math.log(tail / 2) * summary.design_effect()[0] / summary.n)
 
 
 def _reason(word: str, scale: Interval, shift: Interval, summary: Summary) -> str:
@@ -334,11 +311,6 @@ def _reason(word: str, scale: Interval, shift: Interval, summary: Summary) -> st
         return f"targets lie {where} predicted sd {side} the mean on average"
     gap = f"even with their own mean and scale, the CDF of residuals is {summary.shape:.3f} off the normal one"
     return f"{gap} ({summary.describe_shape()})"
-
-
-def _resolution(scale: Interval, shift: Interval) -> float:
-    """Uncertainty of scale and shift: the larger half-width of their intervals."""
-    return max(scale.high / scale.value - 1 if scale.value > 0 else math.inf, 0.5 * (shift.high - shift.low))
 
 
 def _reason_if_calibrated(scale: Interval, shift: Interval, known: float, tolerance: float) -> str:

@@ -3,24 +3,41 @@
 import importlib
 import math
 from collections.abc import Mapping
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
+from torch.nn.functional import logsigmoid
 
 from fcal._checks import check_integer
-from fcal.distributions import BetaMap, Warped
+from fcal.distributions import BetaMap, Warped, log_normal_cdf
 from fcal.distributions.family import Law, law_of
 from fcal.distributions.functional import quantile_of
-from fcal.recalibration.beta_likelihood import Tails, best_constant, kernel, log_likelihood
+from fcal.distributions.tails import mills_ratio
 from fcal.recalibration.quantile_maps import robust_spread
 from fcal.recalibration.recalibrator import CalibrationData, Recalibrator, register
+from fcal.recalibration.scaling import minimise
 
 _ONE_SIGMA = 0.5 * math.erfc(math.sqrt(0.5))  # probability below minus one sd of a normal distribution
 _MAX_ROWS = 8192  # for fitting the process
 _LLOYD_STEPS = 10
 _HELD_OUT = 0.25  # share of the rows that checks the process
+_JITTER = 1e-6  # on the diagonal of covariances, relative to their variance
+
+
+class _Tails(NamedTuple):
+    """Log-probabilities below and above residuals, and the absolute values of their derivatives. Shapes ``(n,)``."""
+
+    log_below: Tensor
+    log_above: Tensor
+    rise: Tensor
+    fall: Tensor
+
+    def rows(self, where: Tensor) -> "_Tails":
+        """The tails of some rows."""
+        return _Tails(*(values[where] for values in self))
 
 
 @register
@@ -73,18 +90,32 @@ class GPBeta(Recalibrator):
         variational_gp = importlib.import_module("fcal.recalibration.variational_gp")  # imports gpytorch
         robust_spread(data.z.sort().values)
         generator = torch.Generator().manual_seed(0) if self.generator is None else self.generator
-        tails = Tails.of(data.z)
-        tensors = {"constant": best_constant(tails)}
-        raw = _inputs(data.law, data.target.shape)
-        tensors["centre"], tensors["spread"] = raw.mean(0), _nonzero(raw.std(0))
-        x = (raw - tensors["centre"]) / tensors["spread"]
-        training, checking = _split(len(x), generator)
-        tensors["inducing"] = _centres(x[training], self.inducing, generator)
-        seed = int(torch.randint(2**31, (), generator=generator))
-        learned = variational_gp.fit_process(
-            x[training], tails.rows(training), tensors["constant"], tensors["inducing"], steps=self.steps, seed=seed
+        tails = _Tails(
+            log_normal_cdf(data.z), log_normal_cdf(-data.z), 1 / mills_ratio(data.z), 1 / mills_ratio(-data.z)
         )
-        tensors |= learned._asdict()
+        constant = _best_constant(tails)
+        raw = _inputs(data.law, data.target.shape)
+        centre, spread = raw.mean(0), raw.std(0)
+        spread = torch.where(spread > 1e-12, spread, 1.0)  # all values of an input may agree
+        x = (raw - centre) / spread
+        training, checking = _split(len(x), generator)
+        inducing = _centres(x[training], self.inducing, generator)
+        seed = int(torch.randint(2**31, (), generator=generator))
+        expected = partial(_expected_log_likelihood, tails.rows(training), constant)
+        means, lengthscale, outputscale = variational_gp.fit_processes(
+            x[training], expected, inducing, steps=self.steps, seed=seed, jitter=_JITTER
+        )
+        prior = _kernel(inducing, inducing, lengthscale, outputscale)
+        prior = prior + _JITTER * outputscale[:, None, None] * torch.eye(len(inducing)).to(prior)
+        tensors = {
+            "constant": constant,
+            "centre": centre,
+            "spread": spread,
+            "inducing": inducing,
+            "weights": torch.linalg.solve(prior, means.unsqueeze(-1)).squeeze(-1),
+            "lengthscale": lengthscale,
+            "outputscale": outputscale,
+        }
         if not _helps(tails.rows(checking), x[checking], tensors):
             tensors["weights"] = torch.zeros_like(tensors["weights"])
         return tensors
@@ -93,8 +124,7 @@ class GPBeta(Recalibrator):
         law = law_of(pred)
         like = law.parameters[0]
         local = {name: tensor.to(like.device) for name, tensor in tensors.items()}
-        law = law.map(lambda p, _: p.to(torch.float64), lambda p: p.to(torch.float64))
-        raw = _inputs(law, pred.batch_shape)
+        raw = _inputs(law.to(torch.float64), pred.batch_shape)
         parameters = _parameters((raw - local["centre"]) / local["spread"], local)
         a, b, c = (value.reshape(pred.batch_shape).to(like.dtype) for value in parameters.unbind(-1))
         return Warped(pred, BetaMap(a.exp(), b.exp(), c))
@@ -112,11 +142,6 @@ def _inputs(law: Law, shape: torch.Size) -> Tensor:
     return torch.stack([middle, ((above - below) / 2).clamp(min=smallest).log()], -1)
 
 
-def _nonzero(spread: Tensor) -> Tensor:
-    """The spread of each input, or 1 where all its values agree."""
-    return torch.where(spread > 1e-12, spread, 1.0)
-
-
 def _centres(x: Tensor, count: int, generator: torch.Generator) -> Tensor:
     """Inducing points: the centres of a few steps of k-means. Shape ``(M, 2)``."""
     distinct = x.unique(dim=0)
@@ -132,7 +157,7 @@ def _centres(x: Tensor, count: int, generator: torch.Generator) -> Tensor:
 
 def _parameters(x: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:
     """Parameters log a, log b and c of every row. Shape ``(n, 3)``."""
-    values = kernel(x, tensors["inducing"], tensors["lengthscale"], tensors["outputscale"])
+    values = _kernel(x, tensors["inducing"], tensors["lengthscale"], tensors["outputscale"])
     return tensors["constant"] + (values @ tensors["weights"].unsqueeze(-1)).squeeze(-1).mT
 
 
@@ -143,10 +168,45 @@ def _split(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     return drawn[held_out:].sort().values, drawn[:held_out].sort().values
 
 
-def _helps(tails: Tails, x: Tensor, tensors: Mapping[str, Tensor]) -> bool:
+def _log_likelihood(tails: _Tails, parameters: Tensor) -> Tensor:
+    """Log-density of z where z' = g(z) is normal; the density of y differs by a constant that no map changes.
+
+    The parameters are log a, log b and c, of shape ``(..., 3)``, where ``...`` broadcasts against ``(n,)``.
+    """
+    log_a, log_b, c = parameters.unbind(-1)
+    a, b = log_a.exp(), log_b.exp()
+    odds = a * tails.log_below - b * tails.log_above + c
+    return logsigmoid(odds) + logsigmoid(-odds) + torch.log(a * tails.rise + b * tails.fall)
+
+
+def _best_constant(tails: _Tails) -> Tensor:
+    """Parameters log a, log b and c of the most likely constant map, by L-BFGS. Shape ``(3,)``."""
+    at = torch.zeros(3, dtype=tails.rise.dtype, device=tails.rise.device).requires_grad_()
+    minimise(lambda: -_log_likelihood(tails, at).mean(), at)
+    return at.detach()
+
+
+def _expected_log_likelihood(tails: _Tails, constant: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+    """Expectation over normal differences from the constant, by the third-degree cubature rule with six points.
+
+    Means and variances of the differences have the shape ``(n, 3)``.
+    """
+    offset = torch.diag_embed((3 * variance).sqrt())  # one parameter at a time
+    points = (mean + constant).unsqueeze(-2)
+    spread = torch.cat([points + offset, points - offset], -2)
+    return _log_likelihood(_Tails(*(values.unsqueeze(-1) for values in tails)), spread).mean(-1)
+
+
+def _kernel(x: Tensor, at: Tensor, lengthscale: Tensor, outputscale: Tensor) -> Tensor:
+    """Squared-exponential kernels of the three processes. Shape ``(3, n, M)``."""
+    scaled, centres = x / lengthscale.unsqueeze(-2), at / lengthscale.unsqueeze(-2)
+    return outputscale[:, None, None] * torch.exp(-0.5 * torch.cdist(scaled, centres).square())
+
+
+def _helps(tails: _Tails, x: Tensor, tensors: Mapping[str, Tensor]) -> bool:
     """Whether held-out rows are more likely with the processes, by more than one standard error.
 
     The evidence bound cannot decide: if no beta map is right (residuals four times too large) it rewards chance.
     """
-    gain = log_likelihood(tails, _parameters(x, tensors)) - log_likelihood(tails, tensors["constant"])
+    gain = _log_likelihood(tails, _parameters(x, tensors)) - _log_likelihood(tails, tensors["constant"])
     return bool(gain.mean() > gain.std(correction=0) / math.sqrt(len(gain)))

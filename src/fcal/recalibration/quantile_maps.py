@@ -1,7 +1,6 @@
 """Isotonic and conformal recalibration: maps from quantiles of the calibration residuals to normal quantiles."""
 
 import math
-from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -33,6 +32,7 @@ class _QuantileMap(Recalibrator):
     tensor_names: ClassVar[tuple[str, ...]] = ("x", "y", "slopes")
     least_rows = 10
     outermost_rank: ClassVar[int]
+    offset: ClassVar[float]  # the r-th of n residuals has the probability (r - offset) / (n + 1 - 2 offset)
 
     def __init__(self, *, knots: int | None = None) -> None:
         self.knots = None if knots is None else check_integer("knots", knots, at_least=2, at_most=100_000)
@@ -40,17 +40,19 @@ class _QuantileMap(Recalibrator):
     def _options(self) -> dict[str, Any]:
         return {"knots": self.knots}
 
-    @staticmethod
-    @abstractmethod
-    def _levels(ranks: Tensor, n: int) -> Tensor:
-        """Probabilities of ranks among n residuals."""
-
     def _fitted(self, data: CalibrationData) -> dict[str, Tensor]:
         return self._map_of(data.z.sort().values)
 
     def _map_of(self, scores: Tensor) -> dict[str, Tensor]:
+        """Knots ``x`` and ``y``, from sorted residuals to normal quantiles, and ``slopes`` beyond the outermost."""
         ranks = ranks_of_knots(len(scores), self.knots, outermost=self.outermost_rank)
-        return _map_through(scores, ranks, self._levels(ranks.to(torch.float64), len(scores)))
+        levels = (ranks.to(torch.float64) - self.offset) / (len(scores) + 1 - 2 * self.offset)
+        spread = robust_spread(scores)
+        x, y = scores[ranks.to(scores.device) - 1], normal_quantile(levels, 1 - levels).to(scores.device)
+        x, y = _without_ties(x, y, float(_MIN_GAP * spread))
+        if len(x) < 2:
+            x, y = scores[[0, -1]], y[0] + torch.stack([scores[0] - x[0], scores[-1] - x[0]]) / spread
+        return {"x": x, "y": y, "slopes": _slopes_beyond(x, y, len(scores))}
 
     def _repaired(self, pred: Distribution, tensors: Mapping[str, Tensor]) -> Distribution:
         below, above = tensors["slopes"].tolist()
@@ -84,10 +86,7 @@ class Isotonic(_QuantileMap):
 
     method = "isotonic"
     outermost_rank = 8  # further out, a knot would rest on too few residuals
-
-    @staticmethod
-    def _levels(ranks: Tensor, n: int) -> Tensor:
-        return (ranks - 0.5) / n
+    offset = 0.5
 
 
 @register
@@ -116,6 +115,7 @@ class Conformal(_QuantileMap):
     method = "conformal"
     tensor_names = ("x", "y", "slopes", "scores")
     outermost_rank = 1
+    offset = 0.0
 
     def interval(self, pred: Distribution, level: float = 0.9) -> tuple[Tensor, Tensor]:
         """Central intervals that cover at least ``level`` of new targets, on average over calibration sets.
@@ -138,10 +138,6 @@ class Conformal(_QuantileMap):
         low, high = (_value_at(pred, scores[at]).expand(shape) for at in (rank - 1, len(scores) - rank))
         return low, high
 
-    @staticmethod
-    def _levels(ranks: Tensor, n: int) -> Tensor:
-        return ranks / (n + 1)
-
     def _fitted(self, data: CalibrationData) -> dict[str, Tensor]:
         scores = data.z.sort().values
         return self._map_of(scores) | {"scores": scores}
@@ -150,20 +146,12 @@ class Conformal(_QuantileMap):
 def _value_at(pred: Distribution, z: Tensor) -> Tensor:
     law = law_of(pred)
     like = law.parameters[0]
-    wide = law.map(lambda p, _: p.to(torch.float64), lambda p: p.to(torch.float64))
+    wide = law.to(torch.float64)
     return wide.push_forward(value_of_residual(law.family, z.to(like.device), *wide.parameters)).to(like.dtype)
 
 
 def ranks_of_knots(count: int, knots: int | None, *, outermost: int) -> Tensor:
-    """Ranks from 1 to ``count``: equally spaced, and halving towards both ends.
-
-    Args:
-        count: Number of residuals.
-        knots: Number of equally spaced ranks; about the square root of ``count`` if None.
-        outermost: Smallest rank of the halving.
-
-    Returns:
-        Rising ranks. Shape ``(K,)``.
+    """Rising ranks from 1 to ``count``: ``knots`` of them equally spaced, and halving towards both ends.
 
     Example:
         >>> ranks_of_knots(99, 4, outermost=5)
@@ -195,31 +183,11 @@ def robust_spread(scores: Tensor) -> Tensor:
     return spread
 
 
-def _map_through(scores: Tensor, ranks: Tensor, levels: Tensor) -> dict[str, Tensor]:
-    """Knots that map sorted residuals at some ranks to normal quantiles, and the slopes beyond them.
-
-    Args:
-        scores: Sorted residuals. Shape ``(n,)``.
-        ranks: Ranks of the knots. Shape ``(K,)``.
-        levels: Their probabilities. Shape ``(K,)``.
-
-    Returns:
-        ``x``, ``y`` and ``slopes`` below and above, each the slope from the middle knot to one far out: beyond the
-        knots the predicted distribution continues, rescaled by it.
-
-    Raises:
-        ValueError: All residuals are the same.
-    """
-    spread = robust_spread(scores)
-    x, y = scores[ranks.to(scores.device) - 1], normal_quantile(levels, 1 - levels).to(scores.device)
-    x, y = _without_ties(x, y, float(_MIN_GAP * spread))
-    if len(x) < 2:
-        x, y = scores[[0, -1]], y[0] + torch.stack([scores[0] - x[0], scores[-1] - x[0]]) / spread
-    return {"x": x, "y": y, "slopes": _slopes_beyond(x, y, len(scores))}
-
-
 def _slopes_beyond(x: Tensor, y: Tensor, count: int) -> Tensor:
-    """Slopes from the middle knot to the last one on either side with enough residuals beyond it. Shape ``(2,)``."""
+    """Slopes from the middle knot to the last one on either side with enough residuals beyond it. Shape ``(2,)``.
+
+    Beyond the knots, the predicted distribution continues, rescaled by them.
+    """
     tail = torch.tensor(min(_ENOUGH / count, 0.25), dtype=y.dtype, device=y.device)
     inside = (y.abs() <= -normal_quantile(tail, 1 - tail) + _ROUNDING).nonzero()
     low, high = (int(inside[0]), int(inside[-1])) if len(inside) > 1 else (0, len(x) - 1)

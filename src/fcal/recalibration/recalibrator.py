@@ -96,11 +96,11 @@ class Recalibrator(ABC):
             TypeError: A family that this method cannot repair.
             ValueError: Too few valid targets, or invalid values.
         """
-        data = calibration_data(pred, target, valid_mask, at_least=self.least_rows)
+        data = _calibration_data(pred, target, valid_mask, at_least=self.least_rows)
         self._check_law(data)
         with torch.no_grad():
             self._tensors = self._fitted(data)
-        self._family = signature(data.law)
+        self._family = _signature(data.law)
         self.fitted_on = fingerprint(target, valid_mask)
         return self
 
@@ -119,10 +119,12 @@ class Recalibrator(ABC):
         tensors = self._fitted_tensors()
         if not isinstance(pred, Distribution):
             raise TypeError(f"expected `pred` a torch.distributions.Distribution, got {type(pred).__name__}")
-        family = signature(law_of(pred))
+        family = _signature(law_of(pred))
         if family != self._family:
             raise ValueError(f"expected `pred` of the family at fit, {self._family}, got {family}")
-        repaired: Any = shaped_like(pred, self._repaired(elementwise(pred), tensors))
+        repaired: Any = self._repaired(_elementwise(pred), tensors)
+        event_dims = len(pred.event_shape) - len(repaired.event_shape)
+        repaired = Independent(repaired, event_dims, validate_args=False) if event_dims else repaired
         repaired.fitted_on = self.fitted_on
         return repaired
 
@@ -278,25 +280,11 @@ def _checksum(document: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-# From predictions and targets to calibration data, and from repaired elements back to predictions.
-
-
 @torch.no_grad()
-def calibration_data(
+def _calibration_data(
     pred: Distribution, target: Tensor, valid_mask: Tensor | None, *, at_least: int
 ) -> CalibrationData:
-    """The valid rows of a prediction and its targets.
-
-    Args:
-        pred: Prediction of any registered family.
-        target: Targets, NaN where missing.
-        valid_mask: True where a target counts.
-        at_least: Smallest number of valid targets.
-
-    Raises:
-        TypeError: Wrong types, or a family that is not registered.
-        ValueError: Shapes or values that do not fit, or too few rows.
-    """
+    """The valid rows of a prediction and its targets, of which there must be enough."""
     observation = observe(pred, target, valid_mask=valid_mask, widest=True)
     check_count(observation.count(), at_least=at_least)
     law, elements = observation.law, observation.elements()
@@ -312,7 +300,7 @@ def calibration_data(
     return CalibrationData(law.with_leaves(leaves), y, z, output, outputs)
 
 
-def elementwise(pred: Distribution) -> Distribution:
+def _elementwise(pred: Distribution) -> Distribution:
     """The prediction without ``Independent``: one distribution per scalar, or per vector of a vector family."""
     while isinstance(pred, Independent):
         pred = pred.base_dist
@@ -322,12 +310,6 @@ def elementwise(pred: Distribution) -> Distribution:
     return law.distribution().expand(pred.batch_shape + pred.event_shape)
 
 
-def shaped_like(pred: Distribution, elements: Distribution) -> Distribution:
-    """Elementwise distributions with the event dimensions of a prediction."""
-    extra = len(pred.event_shape) - len(elements.event_shape)
-    return Independent(elements, extra, validate_args=False) if extra else elements
-
-
-def signature(law: Law) -> str:
+def _signature(law: Law) -> str:
     """Family and transforms of a prediction, which must be the same at ``fit`` and ``transform``."""
     return " under ".join([law.kind.__name__, *(type(t).__name__ for t in law.transforms)])

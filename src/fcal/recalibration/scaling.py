@@ -45,6 +45,16 @@ class _Scaling(Recalibrator):
         if self.per_output:
             _check_outputs(data)
 
+    def _repaired(self, pred: Distribution, tensors: Mapping[str, Tensor]) -> Distribution:
+        factor = tensors["factor"]
+        shift = tensors.get("shift", torch.zeros_like(factor))
+        if pred.event_shape and shift.dim() and len(shift) != pred.event_shape[-1]:
+            raise ValueError(f"expected `pred` of {len(shift)} dimensions like at fit, got {pred.event_shape[-1]}")
+        if factor.dim() and (pred.batch_shape[-1:] or (1,))[0] != len(factor):
+            shape = tuple(pred.batch_shape)
+            raise ValueError(f"expected `pred` with {len(factor)} outputs like at fit, got shape {shape}")
+        return _rescaled(pred, shift, factor)
+
 
 def _check_outputs(data: CalibrationData) -> None:
     """A factor per output needs scalars in two dimensions, and two targets of every output."""
@@ -56,13 +66,6 @@ def _check_outputs(data: CalibrationData) -> None:
     if bool(few.any()):
         first = int(few.nonzero()[0])
         raise ValueError(f"expected `target` with at least 2 values per output, got {int(counts[first])} of {first}")
-
-
-def _check_width(pred: Distribution, factor: Tensor) -> None:
-    """Reject predictions with another number of outputs than at fit."""
-    if factor.dim() and (pred.batch_shape[-1:] or (1,))[0] != len(factor):
-        shape = tuple(pred.batch_shape)
-        raise ValueError(f"expected `pred` with {len(factor)} outputs like at fit, got shape {shape}")
 
 
 @register
@@ -92,9 +95,7 @@ class Temperature(_Scaling):
     tensor_names = ("factor",)
 
     def _fitted(self, data: CalibrationData) -> dict[str, Tensor]:
-        if data.law.family.event_dim:
-            factor = data.z.square().mean().sqrt()
-        elif _is_normal_scale(data.law):
+        if _is_normal_scale(data.law):
             factor = data.mean(data.z.square(), per_output=self.per_output).sqrt()
         elif data.law.family is LAPLACE:
             factor = data.mean(_errors_in_scales(data).abs(), per_output=self.per_output)
@@ -104,11 +105,6 @@ class Temperature(_Scaling):
             factor = _best_factor(data)
         check_values("target", "that differ from the predictions (a factor > 0 is fitted)", factor, factor > 0)
         return {"factor": factor}
-
-    def _repaired(self, pred: Distribution, tensors: Mapping[str, Tensor]) -> Distribution:
-        factor = tensors["factor"]
-        _check_width(pred, factor)
-        return _rescaled(pred, torch.zeros_like(factor), factor)
 
 
 @register
@@ -157,14 +153,6 @@ class Affine(_Scaling):
             shifts, factors = zip(*fits, strict=True)
             return torch.stack(shifts), torch.stack(factors)
         return _most_likely_of_scale(data)
-
-    def _repaired(self, pred: Distribution, tensors: Mapping[str, Tensor]) -> Distribution:
-        shift, factor = tensors["shift"], tensors["factor"]
-        if not pred.event_shape:
-            _check_width(pred, factor)
-        elif len(shift) != pred.event_shape[-1]:
-            raise ValueError(f"expected `pred` of {len(shift)} dimensions like at fit, got {pred.event_shape[-1]}")
-        return _rescaled(pred, shift, factor)
 
 
 def _most_likely_of_scale(data: CalibrationData) -> tuple[Tensor, Tensor]:
@@ -293,10 +281,10 @@ def _best_shift_and_factor(data: CalibrationData) -> tuple[Tensor, Tensor]:
     return (middle + size * at[0]).detach(), at[1].exp().detach()
 
 
-def minimise(function: Callable[[], Tensor], at: Tensor, *, steps: int = 200) -> float:
+def minimise(function: Callable[[], Tensor], at: Tensor) -> None:
     """Minimise a smooth function of a small float64 tensor in place, until its gradient is below 1e-9."""
     optimizer = torch.optim.LBFGS(
-        [at], max_iter=steps, tolerance_grad=1e-9, tolerance_change=1e-15, line_search_fn="strong_wolfe"
+        [at], max_iter=_STEPS, tolerance_grad=1e-9, tolerance_change=1e-15, line_search_fn="strong_wolfe"
     )
 
     def closure() -> float:
@@ -307,4 +295,3 @@ def minimise(function: Callable[[], Tensor], at: Tensor, *, steps: int = 200) ->
 
     with torch.enable_grad():
         optimizer.step(closure)
-        return float(function().detach())

@@ -1,15 +1,14 @@
-"""Gaussian processes over the three parameters of a beta map, by variational inference with GPyTorch.
+"""Three Gaussian processes that share their inputs, by variational inference with GPyTorch.
 
 Imported only when a :class:`fcal.recalibration.GPBeta` is fitted.
 """
 
 import warnings
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
-
-from fcal.recalibration.beta_likelihood import BetaLikelihood, Tails, kernel
 
 try:
     with warnings.catch_warnings():
@@ -18,33 +17,18 @@ try:
 except ImportError:
     raise ImportError("expected gpytorch for GPBeta; pip install 'fcal[gp]'") from None
 
-_JITTER = 1e-6
 _PATIENCE = 10  # steps between two checks of the bound
 _MIN_GAIN = 2e-5  # nats per row between two checks
-
-
-class FittedProcess(NamedTuple):
-    """Tensors that determine the mean of the processes.
-
-    Attributes:
-        weights: Weights of the kernels at the inducing points. Shape ``(3, M)``.
-        lengthscale: Shape ``(3, inputs)``.
-        outputscale: Variance of each process. Shape ``(3,)``.
-    """
-
-    weights: Tensor
-    lengthscale: Tensor
-    outputscale: Tensor
 
 
 class _Process(gpytorch.models.ApproximateGP):  # type: ignore[misc]  # gpytorch has no types
     """Three independent processes, each with its own kernel, that share inducing points."""
 
-    def __init__(self, inducing: Tensor, outputscale: float) -> None:
+    def __init__(self, inducing: Tensor, *, outputscale: float, jitter: float) -> None:
         batch = torch.Size([3])
         variational = gpytorch.variational.NaturalVariationalDistribution(len(inducing), batch_shape=batch)
         strategy = gpytorch.variational.VariationalStrategy(
-            self, inducing.expand(3, *inducing.shape), variational, learn_inducing_locations=False, jitter_val=_JITTER
+            self, inducing.expand(3, *inducing.shape), variational, learn_inducing_locations=False, jitter_val=jitter
         )
         super().__init__(gpytorch.variational.IndependentMultitaskVariationalStrategy(strategy, num_tasks=3))
         self.mean_module = gpytorch.means.ZeroMean(batch_shape=batch)
@@ -57,67 +41,55 @@ class _Process(gpytorch.models.ApproximateGP):  # type: ignore[misc]  # gpytorch
         return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
 
 
-def fit_process(x: Tensor, tails: Tails, constant: Tensor, inducing: Tensor, *, steps: int, seed: int) -> FittedProcess:
-    """Fit the differences of log a, log b and c from the best constant map.
+def fit_processes(
+    x: Tensor,
+    expected_log_likelihood: Callable[[Tensor, Tensor], Tensor],
+    inducing: Tensor,
+    *,
+    steps: int,
+    seed: int,
+    jitter: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Fit three processes with mean 0, given what their values at each row mean for the likelihood.
 
     Natural gradients for the variational distribution, Adam for the kernels, all rows in every step. Fitting stops
     after ``steps``, or when the evidence bound increases by less than 2e-5 nats per row in ten steps.
 
     Args:
         x: Inputs, standardised. Shape ``(n, inputs)``, float64.
-        tails: Tails of the calibration residuals.
-        constant: log a, log b and c of the constant map. Shape ``(3,)``.
+        expected_log_likelihood: Of each row, given means and variances of the processes there, of shape ``(n, 3)``.
         inducing: Shape ``(M, inputs)``.
         steps: Largest number of steps.
         seed: Seed of GPyTorch's initial values; the random state of torch does not change.
+        jitter: Added to the diagonal of covariances.
+
+    Returns:
+        Means at the inducing points, of shape ``(3, M)``, length scales of shape ``(3, inputs)``, and variances of
+        shape ``(3,)``.
     """
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         torch.manual_seed(seed)
-        process = _Process(inducing, outputscale=0.1).to(x)
+        process = _Process(inducing, outputscale=0.1, jitter=jitter).to(x)
         process.train()
         process(x[:1])  # initialises the variational distribution with the prior
-        bound = _Bound(process, x, BetaLikelihood(tails, constant))
-        _train(process, bound, steps)
-        with torch.no_grad():
-            return _extracted(process, inducing)
-
-
-class _Bound(NamedTuple):
-    """The evidence bound, in nats per row."""
-
-    process: Any
-    x: Tensor
-    likelihood: BetaLikelihood
-
-    def value(self) -> Tensor:
-        posterior = self.process(self.x)
-        expected = self.likelihood.expected(posterior.mean, posterior.variance).mean()
-        return expected - self.process.variational_strategy.kl_divergence() / len(self.x)
-
-
-def _train(process: Any, bound: _Bound, steps: int) -> None:
-    natural = gpytorch.optim.NGD(process.variational_parameters(), num_data=len(bound.x), lr=0.1)
-    kernels = torch.optim.Adam(process.hyperparameters(), lr=0.05)
-    best = -float("inf")
-    for step in range(steps):
-        natural.zero_grad()
-        kernels.zero_grad()
-        value = bound.value()
-        (-value).backward()
-        natural.step()
-        kernels.step()
-        if step % _PATIENCE == _PATIENCE - 1:
-            if not value.item() > best + _MIN_GAIN:
-                break
-            best = value.item()
-
-
-def _extracted(process: Any, inducing: Tensor) -> FittedProcess:
+        natural = gpytorch.optim.NGD(process.variational_parameters(), num_data=len(x), lr=0.1)
+        kernels = torch.optim.Adam(process.hyperparameters(), lr=0.05)
+        best = -float("inf")
+        for step in range(steps):
+            natural.zero_grad()
+            kernels.zero_grad()
+            posterior = process(x)
+            expected = expected_log_likelihood(posterior.mean, posterior.variance).mean()
+            bound = expected - process.variational_strategy.kl_divergence() / len(x)
+            (-bound).backward()
+            natural.step()
+            kernels.step()
+            if step % _PATIENCE == _PATIENCE - 1:
+                if not bound.item() > best + _MIN_GAIN:
+                    break
+                best = bound.item()
     process.eval()
-    lengthscale = process.covar_module.base_kernel.lengthscale.detach().squeeze(-2)
-    outputscale = process.covar_module.outputscale.detach()
-    means = process(inducing).mean.mT
-    prior = kernel(inducing, inducing, lengthscale, outputscale)
-    prior = prior + _JITTER * outputscale[:, None, None] * torch.eye(len(inducing)).to(prior)
-    weights = torch.linalg.solve(prior, means.unsqueeze(-1)).squeeze(-1)
-    return FittedProcess(weights, lengthscale.contiguous(), outputscale.contiguous())
+    with torch.no_grad():
+        means = process(inducing).mean.mT
+    lengthscale = process.covar_module.base_kernel.lengthscale.detach().squeeze(-2).contiguous()
+    return means, lengthscale, process.covar_module.outputscale.detach().contiguous()

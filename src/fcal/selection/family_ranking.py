@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, Normal, StudentT
 
-from fcal._checks import check_count, check_integer, check_valid_mask
+from fcal._checks import check_count, check_valid_mask
 from fcal.data.folds import fold_numbers, group_numbers
 from fcal.distributions import quantile
 from fcal.metrics import evaluate
@@ -108,8 +108,8 @@ def select_family(
     names = _names(families)
     candidates = {name: CANDIDATES[name] for name in names}
     errors, row = _errors(pred, target, valid_mask)
-    fold, cluster = _folds(len(target), groups, check_integer("folds", folds, at_least=2), seed)
-    fold, cluster = fold[row], cluster[row]
+    fold = fold_numbers(len(target), folds, groups=groups, seed=seed)[row]
+    cluster = row if groups is None else group_numbers(groups, len(target))[row]
     for number in range(folds):
         _check_errors(errors[fold != number])
     scores, z = {}, {}
@@ -168,12 +168,6 @@ def _errors(pred: Distribution, target: Tensor, valid_mask: Tensor | None) -> tu
     check_count(int(counts.sum()), at_least=_FEWEST)
     row = torch.arange(len(target)).reshape(-1, *(1,) * (target.dim() - 1)).expand(target.shape)
     return errors[counts].detach(), row[counts]
-
-
-def _folds(rows: int, groups: Sequence[Any] | Tensor | None, folds: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Fold and cluster of each row."""
-    fold = fold_numbers(rows, folds, groups=groups, seed=seed)
-    return fold, torch.arange(rows) if groups is None else group_numbers(groups, rows)
 
 
 def _ranked(name: str, scores: Tensor, best: Tensor, z: Tensor, cluster: Tensor, fitted: Fitted) -> Ranked:

@@ -13,7 +13,7 @@ from torch.distributions import Cauchy, Distribution, HalfCauchy, constraints
 from fcal._datasets import Batch, rows_of
 from fcal.metrics import evaluate
 from fcal.metrics.accumulation import accumulate
-from fcal.metrics.report_from_state import Options, report_from_state
+from fcal.metrics.report_from_state import report_from_state
 from fcal.metrics.state import Grid, State, empty_state
 from fcal.models.predicting import Predicted
 
@@ -91,7 +91,7 @@ class Validation:
     def _residual_metrics(self) -> dict[str, float]:
         if self._state is None:
             return {}
-        report = report_from_state(self._state, Options(grid=self._grid))
+        report = report_from_state(self._state, self._grid)
         metrics = {name: getattr(report, name) for name in _REPORTED}
         metrics["z_scale"], metrics["z_shift"] = report.scale.value, report.shift.value
         metrics["z_sq"] = z_sq = report.scale.value**2 + report.shift.value**2

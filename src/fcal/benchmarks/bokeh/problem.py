@@ -67,7 +67,7 @@ class BokehProblem(NetworkProblem):
         """The noise of the labels around the true centres."""
         test = self._test()
         truth, sigma = test["truth"].double(), test["sigma"].double()
-        return [label_noise.noise_distribution(self.data.noise, truth, sigma, self.data.shape)]
+        return [label_noise.NOISES[self.data.noise](truth, sigma, self.data.shape)]
 
     def columns_of(self, pred: Distribution | Tensor) -> Mapping[str, float | None]:
         """Columns of a prediction for the test images."""

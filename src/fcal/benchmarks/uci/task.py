@@ -16,7 +16,7 @@ from fcal.benchmarks.uci.problem import COLUMNS, DIGITS, UCIProblem, grid_of
 from fcal.benchmarks.uci.settings import PRESETS, Settings
 from fcal.benchmarks.uci.splits import fingerprint
 from fcal.data.uci import uci_folder
-from fcal.metrics.calibration_errors import floor_of_q, floor_of_z
+from fcal.metrics.calibration_errors import floors
 from fcal.sweeps import Store
 
 BASELINE = "temperature"  # row that other methods are compared with
@@ -242,8 +242,8 @@ def _row(cell: Result, splits: int) -> Row:
 
 def _floors(count: int, bins: int, df: int) -> dict[str, dict[str, float | None]]:
     """Scores of calibrated models on the same number of independent rows."""
-    floors = {"ece_z": floor_of_z(count, bins)[0], "ece_q": floor_of_q(count, bins, df).ece}
-    return {name: rounded({"expected": floor.expected, "q95": floor.q95}, DIGITS) for name, floor in floors.items()}
+    of_ece = {"ece_z": floors(count, bins, 1).ece, "ece_q": floors(count, bins, df).ece}
+    return {name: rounded({"expected": floor.expected, "q95": floor.q95}, DIGITS) for name, floor in of_ece.items()}
 
 
 def _pooled_grid(pooled: Mapping[str, Any]) -> dict[str, Any]:
