@@ -13,7 +13,7 @@ from torch.distributions import Distribution
 import fcal
 from fcal._datasets import BatchConcat
 from fcal.benchmarks.scoring import rounded
-from fcal.benchmarks.trainings import in_order, load_networks, save_networks, training_cell
+from fcal.benchmarks.trainings import in_order, load_networks, save_networks, seeded, training_cell
 from fcal.crossfitting import CrossFit, recentred
 from fcal.models.predicting import Predicted, predict
 from fcal.sweeps import Cell, Store
@@ -128,8 +128,7 @@ class NetworkTrainings(ABC):
 
     def _new(self, config: Config) -> nn.Module:
         """The network of a config, with initial weights of its seed."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(config.get("weights_seed", config["data"]["seed"]))
+        with seeded(config.get("weights_seed", config["data"]["seed"])):
             network = self.network(config["network"])
         return network.to(memory_format=torch.channels_last) if self.channels_last else network
 

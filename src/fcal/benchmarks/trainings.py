@@ -1,8 +1,10 @@
 """A training as a cell: its weights are stored under the address of its config."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
+import torch
 from torch import nn
 
 from fcal.sweeps import Cell, Store, load_tensors, save_tensors
@@ -44,6 +46,14 @@ def load_networks(
     for number, network in enumerate(networks):
         network.load_state_dict({name: weights[f"{number}.{name}"] for name in network.state_dict()})
     return [network.eval() for network in networks]
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed torch's global generator, which initial weights and some objectives draw from, and restore it afterwards."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
 
 
 def in_order(networks: Sequence[Network]) -> Callable[..., Network]:

@@ -10,6 +10,7 @@ from torch.distributions import Distribution
 from torch.nn.functional import softplus
 
 from fcal.benchmarks.problem import Options
+from fcal.benchmarks.trainings import seeded
 from fcal.crossfitting import recentred
 from fcal.models import predict
 from fcal.selection.candidates import CANDIDATES
@@ -126,14 +127,15 @@ def optimize(
     optimizer = torch.optim.Adam(network.parameters(), lr=rate, fused=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     rows = len(batch["target"])
-    for _ in range(steps):
-        indices = torch.randint(rows, (min(size, rows),), generator=generator)
-        pred = network(batch["input"][indices])
-        if "center" in batch:
-            pred = recentred(pred, batch["center"][indices])
-        optimizer.zero_grad()
-        value = loss(pred, batch["target"][indices])
-        value.backward()
-        nn.utils.clip_grad_norm_(network.parameters(), 10.0)
-        optimizer.step()
-        schedule.step()
+    with seeded(seed):  # MMD draws from the predictions
+        for _ in range(steps):
+            indices = torch.randint(rows, (min(size, rows),), generator=generator)
+            pred = network(batch["input"][indices])
+            if "center" in batch:
+                pred = recentred(pred, batch["center"][indices])
+            optimizer.zero_grad()
+            value = loss(pred, batch["target"][indices])
+            value.backward()
+            nn.utils.clip_grad_norm_(network.parameters(), 10.0)
+            optimizer.step()
+            schedule.step()

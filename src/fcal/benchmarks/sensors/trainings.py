@@ -26,7 +26,7 @@ from fcal.benchmarks.sensors.networks import (
 )
 from fcal.benchmarks.sensors.readings import Readings
 from fcal.benchmarks.sensors.settings import NORMAL, SensorTable, Settings
-from fcal.benchmarks.trainings import in_order, load_networks, save_networks, training_cell
+from fcal.benchmarks.trainings import in_order, load_networks, save_networks, seeded, training_cell
 from fcal.crossfitting import CrossFit, crossfit
 from fcal.data.folds import fold_numbers
 from fcal.selection import select_family
@@ -105,8 +105,7 @@ class Fold:
     def network(self, batch: Mapping[str, Tensor], family: str) -> StateNetwork:
         """A network that is not trained, in the units of a batch."""
         hidden, corrects = self.settings.hidden, self.table.corrects
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.settings.seed)
+        with seeded(self.settings.seed):
             return StateNetwork(batch["input"], batch["target"], hidden=hidden, family=family, corrects=corrects)
 
     def fit(self, rows: Any, family: str, loss: Loss = likelihood) -> StateNetwork:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributions import Normal
 
 from fcal.benchmarks.problem import Failed
-from fcal.benchmarks.trainings import WEIGHTS, training_cell
+from fcal.benchmarks.trainings import WEIGHTS, seeded, training_cell
 from fcal.benchmarks.uci.settings import NETWORKS, Schedule, Settings
 from fcal.benchmarks.uci.splits import Splits, same_length, splits_of
 from fcal.benchmarks.uci.stacked_training import Loss, Trace, in_shares, nll_sum, predicted, train
@@ -191,8 +191,7 @@ def train_and_choose(
     count = len(losses)
 
     def trace_of(start: StackedMLP, rows: Tensor) -> Trace:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)  # MMD draws from the predictions
+        with seeded(seed):  # MMD draws from the predictions
             return train(
                 start.select(splits.numbers.repeat(count)),
                 splits.x,
@@ -277,7 +276,8 @@ def with_error_bars(
 
     def trained(name: str, rows: Tensor) -> Trace:
         network = networks[name].with_theta(networks[name].theta.detach())
-        return train(network, splits.x, target, rows, loss=loss, schedule=schedule, seed=seed, center=center)
+        with seeded(seed):
+            return train(network, splits.x, target, rows, loss=loss, schedule=schedule, seed=seed, center=center)
 
     folds, full = trained("folds", without_folds(splits)), trained("full", splits.train)
     sigmas = [preds.held_out.scale] + [
