@@ -75,7 +75,8 @@ def by_regime(first: Tensor, formulas: tuple[Callable[..., Any], Callable[..., A
         inputs: Shapes ``(N,)``.
     """
     if is_tracing():
-        return _blended(first, formulas, *inputs)
+        blended = (_everywhere(mask, formula, *inputs) for mask, formula in zip((first, ~first), formulas, strict=True))
+        return [torch.where(first, a, b) for a, b in zip(*blended, strict=True)]
     chosen = int(first.sum())
     if chosen in (0, first.numel()):
         return list(formulas[0 if chosen else 1](*inputs))
@@ -89,20 +90,16 @@ def by_regime(first: Tensor, formulas: tuple[Callable[..., Any], Callable[..., A
     return results
 
 
-def _blended(first: Tensor, formulas: tuple[Callable[..., Any], ...], *inputs: Tensor) -> list[Tensor]:
-    """Both formulas on all elements, for torch.compile; elements of the other formula get valid inputs."""
-    results = []
-    for mask, formula in zip((first, ~first), formulas, strict=True):
-        own = mask.to(torch.uint8).argmax().reshape(1)
-        results.append(formula(*(torch.where(mask, x, x.index_select(0, own)) for x in inputs)))
-    return [torch.where(first, a, b) for a, b in zip(*results, strict=True)]
+def _everywhere(mask: Tensor, formula: Callable[..., Any], *inputs: Tensor) -> Any:
+    """A formula on all elements, for torch.compile; those outside the mask get the inputs of one inside."""
+    inside = mask.to(torch.uint8).argmax().reshape(1)
+    return formula(*(torch.where(mask, x, x.index_select(0, inside)) for x in inputs))
 
 
 def patched(few: Tensor, value: Tensor, formula: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
     """Replace a value by a formula where ``few`` is True; may modify ``value`` in place."""
     if is_tracing():
-        own = few.to(torch.uint8).argmax().reshape(1)
-        return torch.where(few, formula(*(torch.where(few, x, x.index_select(0, own)) for x in inputs)), value)
+        return torch.where(few, _everywhere(few, formula, *inputs), value)
     where = few.nonzero().squeeze(1)
     if not len(where):
         return value

@@ -174,8 +174,8 @@ class BetaMap(MonotoneMap):
         with torch.no_grad():
             low, high = _beta_bounds(goal, *tensors)
             z = root(lambda x: _beta_log_odds(x, *tensors), goal, (low + high) / 2, low, high)
-            slope = _beta_log_odds(z, *tensors).slope
-        return polished(z, _beta_log_odds(z, *tensors).value, goal, slope)
+        value, slope = _beta_log_odds(z, *tensors)
+        return polished(z, value, goal, slope)
 
 
 def _beta_log_odds(z: Tensor, a: Tensor, b: Tensor, c: Tensor) -> LogOdds:

@@ -85,7 +85,7 @@ class _WarpedFormulas(ResidualFormulas):
             bounds=None if bounds is None else lambda *p: bounds(*self.split(p)[1]),
             unbounded=tuple(f"base.{name}" for name in base.unbounded),
             constraints={f"base.{name}": known for name, known in base.known_constraints(self.kind).items()},
-            location=None if base.location is None else f"base.{base.location}",
+            location=f"base.{base.location}" if base.location and not any(base.dims()) else None,
             crps=self.crps if self.has_closed_forms() else None,
             build=self.distribution,
         )

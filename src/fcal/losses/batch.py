@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from fcal._checks import check_count, check_flag, check_values, is_tracing
-from fcal._ranks import sum_over_ranks
+from fcal._ranks import Result, gather_rows, run_on_all_ranks, sum_over_ranks
 from fcal.distributions.family import law_of, result_dtype
 from fcal.distributions.observation import Observation, observe
 from fcal.residuals import residuals_of
@@ -81,6 +81,14 @@ class BatchLoss(nn.Module):
     def over_ranks(self, local: Callable[[], Tensor], size: int, batch: Batch) -> Tensor:
         """Sum of the vector that ``local`` returns over the ranks that share the batch. Shape ``(size,)``."""
         return sum_over_ranks(local, size=size, device=batch.device()) if self.sync else local()
+
+    def on_all_ranks(self, local: Callable[[], Result], batch: Batch) -> Result:
+        """Result of ``local`` on this rank; all ranks that share the batch raise if it raises on one."""
+        return run_on_all_ranks(local, device=batch.device(), sync=self.sync)
+
+    def all_rows(self, own: Tensor, batch: Batch) -> tuple[Tensor, int]:
+        """Rows of all ranks that share the batch, without gradient, and the index of the first row of this rank."""
+        return gather_rows(lambda: own, columns=own.shape[1], device=batch.device(), sync=self.sync)
 
 
 class MeanLoss(BatchLoss):
