@@ -69,10 +69,7 @@ def attach(value: Tensor, inputs: tuple[Tensor, ...], slopes: tuple[Tensor, ...]
 def by_regime(first: Tensor, formulas: tuple[Callable[..., Any], Callable[..., Any]], *inputs: Tensor) -> list[Tensor]:
     """Evaluate the first formula where ``first`` is True and the second elsewhere, each on its own elements only.
 
-    Args:
-        first: Elements of the first formula. Shape ``(N,)``.
-        formulas: Functions of the inputs that return the same number of tensors.
-        inputs: Shapes ``(N,)``.
+    All shapes are ``(N,)``; both formulas return the same number of tensors.
     """
     if is_tracing():
         blended = (_everywhere(mask, formula, *inputs) for mask, formula in zip((first, ~first), formulas, strict=True))
@@ -304,12 +301,9 @@ def solved(tail: TailOf, start: Callable[..., Tensor], lower: Tensor, upper: Ten
 
 
 def polished(coordinate: Tensor, value: Tensor, goal: Tensor, slope: Tensor) -> Tensor:
-    """One more step of Newton's method, recorded by autograd: it gives the gradient of the implicit function.
+    """One more step of Newton's method from a root, recorded by autograd.
 
-    Args:
-        coordinate: The root, without gradient.
-        value: The function at the root, differentiable in the parameters.
-        goal: Target of the function, differentiable in the probabilities.
-        slope: Derivative of the function at the root, without gradient.
+    ``value`` of the function at the root is differentiable in the parameters and ``goal`` in the probabilities, so the
+    step gives the gradient of the implicit function.
     """
     return coordinate + (goal - value) / slope.detach()

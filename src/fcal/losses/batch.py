@@ -207,16 +207,7 @@ def check_generator(generator: Any) -> torch.Generator | None:
 def reparametrised_draws(observation: Observation, count: int, generator: torch.Generator | None) -> Tensor:
     """Independent draws from every prediction by ``rsample``, or else as quantiles of uniform numbers.
 
-    Args:
-        observation: The batch; hidden elements have the draws of a valid one.
-        count: Draws per prediction.
-        generator: Source of randomness, on the device of the targets; torch's default if None.
-
-    Returns:
-        The draws. Shape ``(count, *target.shape)``.
-
-    Raises:
-        TypeError: The prediction has neither ``rsample`` nor quantiles.
+    Shape ``(count, *target.shape)``; hidden elements have the draws of a valid one.
     """
     with _default_generator_as(generator, observation.target.device):
         draws = _draws(observation, count)
