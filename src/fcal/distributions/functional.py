@@ -233,7 +233,7 @@ def stack(preds: Sequence[Distribution]) -> Distribution:
     (shape,) = shapes
     by_name = zip(*(law.parameters for law in laws), strict=True)
     parameters = tuple(
-        torch.stack([value.expand(*shape, *value.shape[value.dim() - dims :]) for value in values], -1 - dims)
+        torch.stack([value.expand((*shape, *value.shape[value.dim() - dims :])) for value in values], -1 - dims)
         for values, dims in zip(by_name, laws[0].family.dims(), strict=True)
     )
     return laws[0]._replace(parameters=parameters).distribution()
