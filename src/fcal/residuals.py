@@ -85,20 +85,11 @@ def unstandardize(pred: Distribution, z: Tensor) -> Tensor:
 
 def _slope_of_value(pred: Distribution, value: Tensor) -> Tensor:
     """Derivative of a value by its residual, without the probability, which underflows; 0 at an end of the support."""
-    law = law_of(pred)
-    law = law.map(lambda p, _: p.detach().to(torch.float64), lambda p: p.detach().to(torch.float64))
+    law = law_of(pred).map(lambda p, _: p.detach(), lambda p: p.detach()).to(torch.float64)
     with torch.enable_grad():
         value = value.requires_grad_()
         (slope,) = torch.autograd.grad(_residuals(law, value).sum(), value)
     return torch.nan_to_num(1 / slope, nan=0.0)
-
-
-def scaled_errors(target: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
-    r"""Errors in units of the scale, :math:`(y - \mu) / \sigma`: the residuals of a normal prediction, unchecked.
-
-    The fused pass over large batches calls it chunk by chunk and without autograd. One new tensor is allocated.
-    """
-    return torch.sub(target, loc).div_(scale)
 
 
 def residuals_of(observation: Observation) -> Tensor:
