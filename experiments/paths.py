@@ -8,6 +8,7 @@ import argparse
 import os
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -41,10 +42,12 @@ def traced(call: Callable[[], object]) -> list[str]:
             modules.add(code.co_filename[len(SOURCE) + 1 : -len(".py")].replace("/", "."))
 
     sys.setprofile(note)
+    threading.setprofile(note)  # of threads that start during the call
     try:
         call()
     finally:
         sys.setprofile(None)
+        threading.setprofile(None)
     return sorted(modules)
 
 

@@ -55,6 +55,16 @@ def rows_of(batch: Batch) -> int:
     return len(target) if isinstance(target, Tensor) and target.dim() else 1
 
 
+def per_target(per_row: Tensor, target: Tensor) -> Tensor:
+    """Values of rows, or of any leading dimensions of the targets, expanded to the shape of the targets.
+
+    Example:
+        >>> per_target(torch.tensor([True, False]), torch.zeros(2, 3)).sum(1)
+        tensor([3, 0])
+    """
+    return per_row.reshape(per_row.shape + (1,) * (target.dim() - per_row.dim())).expand(target.shape)
+
+
 def get_batch(dataset: Any, indices: Sequence[int]) -> Batch:
     """Rows of a dataset as one batch: stacked by its ``__getitems__`` if it does so, else collated.
 

@@ -13,6 +13,7 @@ from torch.distributions import Distribution
 from torch.utils.data import Subset
 
 from fcal._checks import check_number
+from fcal._datasets import per_target
 from fcal._executor import Executor, check_workers
 from fcal.crossfitting.recentering import has_location, location_of
 from fcal.distributions.family import law_of
@@ -199,7 +200,7 @@ def levelled(held_out: Distribution, full: Distribution, fold: Tensor) -> Distri
     log_ratio = (full_scale.double().log() - scale.double().log()).reshape(len(fold), -1).mean(1)
     folds = int(fold.max()) + 1
     means = log_ratio.new_zeros(folds).index_add(0, fold, log_ratio) / torch.bincount(fold, minlength=folds)
-    factor = means.exp()[fold].reshape(-1, *(1,) * (scale.dim() - 1))
+    factor = per_target(means.exp()[fold], scale)
     return with_parameters(held_out, scale=scale * factor.to(scale))
 
 
@@ -299,7 +300,7 @@ def cv_plus(
     center = location_of(held_out)
     counts = counted(target, valid_mask)
     ratio = ((target - center) / held_out.stddev).abs().double().expand(target.shape)
-    owner = fold.reshape(-1, *(1,) * (target.dim() - 1)).expand(target.shape)
+    owner = per_target(fold, target)
     by_fold = [ratio[counts & (owner == number)] for number in range(len(preds))]
     shape = preds[0].batch_shape + preds[0].event_shape
     means = torch.stack([location_of(pred).expand(shape).double().flatten() for pred in preds])
@@ -356,4 +357,4 @@ def expand_mask(mask: Tensor, target: Tensor) -> Tensor:
     if mask.dtype != torch.bool or mask.shape != target.shape[: mask.dim()]:
         expected = f"booleans of shape {tuple(target.shape)} or its rows"
         raise ValueError(f"expected `valid_mask` of {expected}, got {mask.dtype} of shape {tuple(mask.shape)}")
-    return mask.reshape(mask.shape + (1,) * (target.dim() - mask.dim())).expand(target.shape)
+    return per_target(mask, target)

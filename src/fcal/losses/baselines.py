@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from fcal._checks import check_flag, check_integer, check_number, check_once, check_values
+from fcal._datasets import per_target
 from fcal._registry import Registry
 from fcal.distributions.observation import Observation
 from fcal.losses.batch import (
@@ -233,7 +234,7 @@ def _rows_of(observation: Observation) -> tuple[Tensor, Tensor, Tensor]:
     shape = (target.shape[: observation.row_dims].numel(), target.shape[observation.row_dims :].numel())
 
     def spread(values: Tensor) -> Tensor:
-        return values.reshape(values.shape + (1,) * (target.dim() - values.dim())).expand(target.shape).reshape(shape)
+        return per_target(values, target).reshape(shape)
 
     ones = torch.ones((), dtype=torch.bool, device=target.device)
     counts = spread(ones if observation.valid is None else observation.valid)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from fcal._checks import check_integer, check_number, is_tracing
+from fcal._datasets import per_target
 from fcal._ranks import run_on_all_ranks, sum_over_ranks
 from fcal._registry import Registry
 from fcal.constraints import BatchSums
@@ -259,7 +260,7 @@ def _by_group(pred: Distribution, valid: Tensor, group: Tensor | None, strata: i
         raise ValueError(f"expected `group` of shape {tuple(valid.shape)} or its rows, got {tuple(group.shape)}")
     if group.numel() and not 0 <= int(group.min()) <= int(group.max()) < strata:
         raise ValueError(f"expected `group` within 0 to {strata - 1}, got {int(group.min())} to {int(group.max())}")
-    return group.reshape(group.shape + (1,) * (valid.dim() - group.dim())).expand(valid.shape)
+    return per_target(group, valid)
 
 
 _STRATA: Registry[Callable[[Distribution, Tensor, Tensor | None, int], Tensor]] = Registry("by")

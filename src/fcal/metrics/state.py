@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fcal._checks import check_integer
+from fcal._datasets import per_target
 from fcal.metrics.report import LEVELS
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
@@ -266,7 +267,7 @@ def fingerprint(target: Tensor, valid_mask: Tensor | None = None) -> str:
     """
     valid = ~torch.isnan(target)
     if valid_mask is not None:
-        valid = valid & valid_mask.reshape(valid_mask.shape + (1,) * (target.dim() - valid_mask.dim()))
+        valid = valid & per_target(valid_mask, target)
     counted = target.detach()[valid]
     return fingerprint_text(counted.numel(), int(folded_bits(counted).sum()))
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Normal, StudentT
 
 from fcal._checks import check_count, check_valid_mask
+from fcal._datasets import per_target
 from fcal.data.folds import fold_numbers, group_numbers
 from fcal.distributions import quantile
 from fcal.metrics import evaluate
@@ -164,9 +165,9 @@ def _errors(pred: Distribution, target: Tensor, valid_mask: Tensor | None) -> tu
     counts = errors.isfinite()
     if valid_mask is not None:
         mask = check_valid_mask(valid_mask, target, target.shape[:1])
-        counts &= mask.reshape(mask.shape + (1,) * (target.dim() - mask.dim()))
+        counts &= per_target(mask, target)
     check_count(int(counts.sum()), at_least=_FEWEST)
-    row = torch.arange(len(target)).reshape(-1, *(1,) * (target.dim() - 1)).expand(target.shape)
+    row = per_target(torch.arange(len(target)), target)
     return errors[counts].detach(), row[counts]
 
 

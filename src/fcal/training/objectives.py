@@ -13,9 +13,9 @@ from torch.distributions import Distribution
 
 from fcal import losses
 from fcal._checks import check_count, check_flag, check_integer, check_number
-from fcal._datasets import Batch
+from fcal._datasets import Batch, per_target
 from fcal._registry import Registry
-from fcal.training.predictions import mean_of, per_target
+from fcal.training.predictions import mean_of
 
 Terms: TypeAlias = Mapping[str, Tensor]
 

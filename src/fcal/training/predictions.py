@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributions import Cauchy, Distribution, HalfCauchy, constraints
 
-from fcal._datasets import Batch, rows_of
+from fcal._datasets import Batch, per_target, rows_of
 from fcal.metrics import evaluate
 from fcal.metrics.accumulation import accumulate
 from fcal.metrics.report_from_state import report_from_state
@@ -122,11 +122,6 @@ def mean_of(pred: Distribution | Tensor) -> Tensor | None:
         return pred.mean
     except NotImplementedError:
         return None
-
-
-def per_target(per_row: Tensor, target: Tensor) -> Tensor:
-    """Masks or weights of rows, expanded to the shape of the targets."""
-    return per_row.reshape(per_row.shape + (1,) * (target.dim() - per_row.dim())).expand(target.shape)
 
 
 @dataclass(frozen=True, kw_only=True)

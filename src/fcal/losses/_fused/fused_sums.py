@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fcal.constraints import SIZE
 from fcal.losses._fused.residual_curve import Curve
+from fcal.residuals import scaled_errors
 
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _CHUNK = 1 << 17  # elements: a few buffers of this size stay in cache between two passes, and the loop is short
@@ -137,7 +138,7 @@ def _chunk_errors(
     scale = None
     if inputs.loc is not None and inputs.scale is not None:
         scale = _taken(inputs.scale, chunk, dtype)
-        errors = torch.sub(errors, _taken(inputs.loc, chunk, dtype)).div_(scale)
+        errors = scaled_errors(errors, _taken(inputs.loc, chunk, dtype), scale)
     if dtype == torch.float64:
         errors = errors.clamp(-_LARGEST_RESIDUAL, _LARGEST_RESIDUAL)
     return errors, scale, None if inputs.weight is None else _taken(inputs.weight, chunk, torch.float64)
