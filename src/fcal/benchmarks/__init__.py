@@ -8,7 +8,6 @@ from fcal.benchmarks.catalogue import TASKS, Entry, Option, register
 if TYPE_CHECKING:
     from fcal.benchmarks.methods import METHODS, CrossFitted, CVPlus, Ensemble, Method, Repaired, Trained
     from fcal.benchmarks.network_problem import NetworkProblem
-    from fcal.benchmarks.network_trainings import Datasets, NetworkTrainings
     from fcal.benchmarks.page import write_page
     from fcal.benchmarks.problem import Failed, Folds, HeldOut, Members, Networks, Prediction, Problem
     from fcal.benchmarks.runner import Benchmark, benchmark, collect
@@ -16,12 +15,12 @@ if TYPE_CHECKING:
     from fcal.benchmarks.table import Column, Row, Spread, Table
     from fcal.benchmarks.task import Task, preset
     from fcal.benchmarks.training_cells import Budget, TrainingCells
+    from fcal.benchmarks.trainings import Datasets, NetworkTrainings
 
 # Where each name is: the catalogue alone is light, and the command line needs no more to say what can be typed.
 _ROOMS = {
     "methods": ("METHODS", "CVPlus", "CrossFitted", "Ensemble", "Method", "Repaired", "Trained"),
     "network_problem": ("NetworkProblem",),
-    "network_trainings": ("Datasets", "NetworkTrainings"),
     "page": ("write_page",),
     "problem": ("Failed", "Folds", "HeldOut", "Members", "Networks", "Prediction", "Problem"),
     "runner": ("Benchmark", "benchmark", "collect"),
@@ -29,6 +28,7 @@ _ROOMS = {
     "table": ("Column", "Row", "Spread", "Table"),
     "task": ("Task", "preset"),
     "training_cells": ("Budget", "TrainingCells"),
+    "trainings": ("Datasets", "NetworkTrainings"),
 }
 _MODULES = {name: room for room, names in _ROOMS.items() for name in names}
 

@@ -10,10 +10,10 @@ from torch.distributions import Distribution
 
 from fcal._datasets import get_batch
 from fcal.benchmarks.methods import METHODS, CrossFitted, CVPlus, Ensemble, Method, Repaired, Trained
-from fcal.benchmarks.network_trainings import Datasets, NetworkTrainings
 from fcal.benchmarks.problem import Failed, HeldOut, Members, Networks, Options, Prediction, Problem
 from fcal.benchmarks.scoring import score
 from fcal.benchmarks.training_cells import Budget, TrainingCells, is_base
+from fcal.benchmarks.trainings import Datasets, NetworkTrainings
 from fcal.sweeps import Cell, Store
 
 _LOST = 1.0  # a candidate with twice the smooth L1 of the network it starts from has failed to train

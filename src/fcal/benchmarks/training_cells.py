@@ -6,9 +6,8 @@ from typing import Any
 
 from fcal._checks import check_integer, check_number
 from fcal.benchmarks.methods import Trained
-from fcal.benchmarks.network_trainings import NetworkTrainings
 from fcal.benchmarks.problem import Options
-from fcal.benchmarks.trainings import training_cell
+from fcal.benchmarks.trainings import NetworkTrainings, training_cell
 from fcal.sweeps import Cell
 from fcal.training import FitConfig, ObjectiveConfig
 

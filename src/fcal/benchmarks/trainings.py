@@ -1,26 +1,37 @@
-"""A training as a cell: its weights are stored under the address of its config."""
+"""Trainings as cells: config in, weights out, stored and reloaded."""
 
+import copy
+import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.distributions import Distribution
 
+import fcal
+from fcal._datasets import BatchConcat
+from fcal.benchmarks.scoring import rounded
+from fcal.crossfitting import CrossFit, recentred
+from fcal.models.predicting import Predicted, predict
 from fcal.sweeps import Cell, Store, load_tensors, save_tensors
+from fcal.training import Diverged, FitConfig, ObjectiveConfig, fit, objective
 
 WEIGHTS = ".safetensors"
 Network = TypeVar("Network", bound=nn.Module)
+Config = Mapping[str, Any]  # of a cell: plain values
 
 
 def training_cell(
-    kind: str, config: Mapping[str, Any], *, needs: tuple[Cell, ...] = (), affinity: str | None = None, label: str = ""
+    kind: str, config: Config, *, needs: tuple[Cell, ...] = (), affinity: str | None = None, label: str = ""
 ) -> Cell:
     """A cell that stores weights in addition to its result."""
     return Cell(kind, config, needs=needs, artifacts=(WEIGHTS,), affinity=affinity, label=label)
 
 
-def save_networks(store: Store, kind: str, config: Mapping[str, Any], networks: Sequence[nn.Module]) -> None:
+def save_networks(store: Store, kind: str, config: Config, networks: Sequence[nn.Module]) -> None:
     """Write the weights of a training's networks into one file."""
     weights = {
         f"{number}.{name}": value
@@ -30,9 +41,7 @@ def save_networks(store: Store, kind: str, config: Mapping[str, Any], networks: 
     save_tensors(store.artifact(kind, config, WEIGHTS), weights)
 
 
-def load_networks(
-    store: Store, kind: str, config: Mapping[str, Any], new: Callable[[], Network], count: int = 1
-) -> list[Network]:
+def load_networks(store: Store, kind: str, config: Config, new: Callable[[], Network], count: int = 1) -> list[Network]:
     """Load the weights of a training into new networks, in evaluation mode.
 
     Raises:
@@ -60,3 +69,205 @@ def in_order(networks: Sequence[Network]) -> Callable[..., Network]:
     """A replacement of the function that trained networks in this order: it returns the stored ones."""
     waiting = iter(networks)
     return lambda *_: next(waiting)
+
+
+class Datasets(NamedTuple):
+    """Rows of a problem.
+
+    Attributes:
+        train: To train on.
+        validation: To choose by, and to fit repairs to; methods without a held-out set train on them too.
+        test: To score.
+        timed: Those of the test rows by which predictions are timed.
+    """
+
+    train: Any
+    validation: Any
+    test: Any
+    timed: Any
+
+    @property
+    def all(self) -> BatchConcat:
+        """Rows to train on and rows to choose by."""
+        return BatchConcat([self.train, self.validation])
+
+
+class NetworkTrainings(ABC):
+    """How the networks of a task are trained and found again; a task says where datasets and networks come from.
+
+    A cell's config has ``data`` (with its ``seed``), ``network`` and what :func:`fcal.training.fit` needs, so that a
+    worker process can train from it alone.
+
+    Attributes:
+        task: Name of the task, which kinds of cells begin with.
+        version: Part of every address; increase it when the same config gives different numbers.
+        channels_last: Memory format of images.
+        predicted_at_once: Rows predicted in one batch.
+        held_out_at_once: Likewise for the held-out rows of cross-fits.
+    """
+
+    task: ClassVar[str]
+    version: ClassVar[int] = 1
+    channels_last: ClassVar[bool] = False
+    predicted_at_once: ClassVar[int] = 1000
+    held_out_at_once: ClassVar[int] = 250
+
+    @abstractmethod
+    def datasets(self, data: Config) -> Datasets:
+        """The rows of a data set."""
+
+    @abstractmethod
+    def network(self, options: Config) -> nn.Module:
+        """A network with new weights, drawn from torch's default generator."""
+
+    @abstractmethod
+    def name_of(self, data: Config) -> str:
+        """Name of a data set, for display."""
+
+    @property
+    def kinds(self) -> Mapping[str, Callable[[Config, Store], dict[str, Any]]]:
+        """Kinds of cells, and how each is computed."""
+        return {self.kind("fit"): self._fit, self.kind("crossfit"): self._crossfit, self.kind("scales"): self._scales}
+
+    def kind(self, name: str) -> str:
+        """Kind of the cells of a training: ``"fit"``, ``"crossfit"`` or ``"scales"``."""
+        return f"{self.task}-{name}"
+
+    def train(self, kind: str, config: Config, store: Store) -> dict[str, Any]:
+        """Compute a training: weights become an artifact, the rest is the result."""
+        if kind not in self.kinds:
+            raise ValueError(f"expected `kind` one of {', '.join(map(repr, self.kinds))}, got {kind!r}")
+        return self.kinds[kind](config, store)
+
+    def finished(self, cell: Cell, store: Store) -> dict[str, Any]:
+        """The result of a training, which runs now if its result or its weights are missing."""
+        return dict(store.compute(cell, self.train))
+
+    def fit_cell(self, config: Config) -> Cell:
+        """The training of one network, with those that it starts from."""
+        start, name = config["start"], self.name_of(config["data"])
+        return training_cell(
+            self.kind("fit"),
+            config,
+            needs=() if start is None else (self.fit_cell(start),),
+            affinity=name,
+            label=f"{config['objective']['name']} network ({name})",
+        )
+
+    def network_of(self, cell: Cell, store: Store) -> nn.Module:
+        """The network of a training."""
+        self.finished(cell, store)
+        (network,) = load_networks(store, cell.kind, cell.config, lambda: self._new(cell.config))
+        return network
+
+    def crossfit_of(self, config: Config, store: Store, scales: Cell | None = None) -> CrossFit:
+        """A cross-fit from stored weights, with the error bars of another training if ``scales`` is given."""
+        count = config["folds"] + 1
+        networks = load_networks(store, self.kind("crossfit"), config, lambda: self._new(config), count)
+        crossfit = self._of_folds(in_order(networks), config)
+        if scales is None:
+            return crossfit
+        error_bars = load_networks(store, scales.kind, scales.config, lambda: self._new(config), count)
+        return crossfit.with_scales(in_order(error_bars))
+
+    def predict(self, network: Any, rows: Any, *, at_once: int = 0) -> Predicted:
+        """Predictions for every row (a distribution, or the values of a deterministic network) and the targets."""
+        size = at_once or self.predicted_at_once
+        return predict(network, rows, batch_size=size, channels_last=self.channels_last)
+
+    def _new(self, config: Config) -> nn.Module:
+        """The network of a config, with initial weights of its seed."""
+        with seeded(config.get("weights_seed", config["data"]["seed"])):
+            network = self.network(config["network"])
+        return network.to(memory_format=torch.channels_last) if self.channels_last else network
+
+    def _fit(self, config: Config, store: Store) -> dict[str, Any]:
+        """Train one network by one objective; the result has the history of its epochs."""
+        rows, start = self.datasets(config["data"]), config["start"]
+        network = self._new(config) if start is None else self.network_of(self.fit_cell(start), store)
+        criterion = objective(ObjectiveConfig(**config["objective"]))
+        train, validation = (rows.all, None) if config["all_images"] else (rows.train, rows.validation)
+        started = time.process_time()  # other work on the machine does not count
+        try:
+            done = fit(network.train(), criterion, train, validation, FitConfig(**config["fit"]), progress=False)
+        except Diverged as failure:
+            return {"status": "failed", "reason": str(failure)}
+        finally:
+            save_networks(store, self.kind("fit"), config, [network])  # those of a failure only complete the cell
+        history = [rounded(line) for line in done.history]
+        return {
+            "status": "done",
+            "history": history,
+            "best_epoch": done.best_epoch,
+            "best": history[done.best_epoch],
+            "seconds": round(time.process_time() - started, 3),
+        }
+
+    def _crossfit(self, config: Config, store: Store) -> dict[str, Any]:
+        """Train the networks of a cross-fit from a common early checkpoint; the result has their errors."""
+        start = time.process_time()
+        early, fit_config = self._new(config), FitConfig(**config["fit"])
+        fit(early, None, self.datasets(config["data"]).all, None, FitConfig(**config["early"]), progress=False)
+
+        def fit_on(rows: Any) -> nn.Module:
+            network = copy.deepcopy(early)
+            fit(network, None, rows, None, fit_config, progress=False)
+            return network
+
+        crossfit = self._of_folds(fit_on, config)
+        seconds = time.process_time() - start
+        save_networks(store, self.kind("crossfit"), config, (crossfit.full, *crossfit.without))
+        return {"seconds": round(seconds, 3), **self._errors_of_folds(crossfit, config)}
+
+    def _of_folds(self, fit_on: Callable[..., nn.Module], config: Config) -> CrossFit:
+        # Networks start from a common checkpoint, which has seen all rows: no further correction.
+        return fcal.crossfit(
+            fit_on,
+            self.datasets(config["data"]).all,
+            folds=config["folds"],
+            seed=config["data"]["seed"],
+            batch_size=self.held_out_at_once,
+            correct=False,
+        )
+
+    def _errors_of_folds(self, crossfit: CrossFit, config: Config) -> dict[str, Any]:
+        """Squared errors and z² of fold networks on held-out and on test rows, and of the full one on test rows."""
+        test = self.datasets(config["data"]).test
+        *folds, full = (
+            _mean_squares(*self.predict(network, test)[:2]) for network in (*crossfit.without, crossfit.full)
+        )
+        by_fold = [sum(column) / len(folds) for column in zip(*folds, strict=True)]
+        held_out = _mean_squares(crossfit.held_out, crossfit.target)
+        return {
+            name: {"held_out": held_out[index], "test": by_fold[index], "full_test": full[index]}
+            for index, name in enumerate(("mse", "z2"))
+        }
+
+    def _scales(self, config: Config, store: Store) -> dict[str, Any]:
+        """Train the networks of error bars of a cross-fit, on errors of held-out rows."""
+        crossfit = self.crossfit_of(config["crossfit"], store)
+        start = time.process_time()
+        scaled = crossfit.with_scales(_fit_scales(config))
+        seconds = time.process_time() - start
+        save_networks(store, self.kind("scales"), config, [model.scales for model in (scaled.full, *scaled.without)])
+        return {"seconds": round(seconds, 3)}
+
+
+def _fit_scales(config: Config) -> Callable[[Any, nn.Module], nn.Module]:
+    """A function that trains a network by an objective of its distribution around the centers of the rows."""
+    criterion, fit_config = objective(ObjectiveConfig(**config["objective"])), FitConfig(**config["fit"])
+
+    def around_center(model: nn.Module, batch: Mapping[str, Any]) -> Mapping[str, Tensor]:
+        return criterion(lambda inputs: recentred(model(inputs), batch["center"]), batch)  # type: ignore[arg-type]
+
+    def fit_scales(rows: Any, start: nn.Module) -> nn.Module:
+        fit(start, around_center, rows, None, fit_config, progress=False)
+        return start.eval()
+
+    return fit_scales
+
+
+def _mean_squares(pred: Distribution | Tensor, target: Tensor) -> tuple[float, float]:
+    assert isinstance(pred, Distribution)
+    error = target.double() - pred.mean.double()
+    return float(error.square().mean()), float((error / pred.stddev.double()).square().mean())

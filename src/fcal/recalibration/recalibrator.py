@@ -183,7 +183,7 @@ class Recalibrator(ABC):
             raise ValueError(f"expected `folder` with a whole recalibrator, got one without {error}") from None
         if missing:
             raise ValueError(f"expected `folder` with tensors {', '.join(missing)}, got {', '.join(tensors)}")
-        loaded._tensors = tensors
+        loaded._tensors = {name: tensors[name] for name in loaded.tensor_names}  # files have no order
         return loaded
 
     def _fitted_tensors(self) -> Mapping[str, Tensor]:

@@ -13,7 +13,7 @@ from torch.distributions import Normal
 from torch.nn.functional import smooth_l1_loss
 
 import fcal
-from fcal.benchmarks import network_trainings, preset
+from fcal.benchmarks import preset, trainings
 from fcal.benchmarks.bokeh import ablation_results as ablations
 from fcal.benchmarks.bokeh import ablations as designs
 from fcal.benchmarks.bokeh.ablation_results import ablation_points
@@ -270,7 +270,7 @@ def test_network_that_cannot_be_trained_is_shown_as_failed(tmp_path, monkeypatch
     def diverge(*_, **__):
         raise Diverged(3, "nll | fcal", float("inf"))
 
-    monkeypatch.setattr(network_trainings, "fit", diverge)
+    monkeypatch.setattr(trainings, "fit", diverge)
     found = ablations.ablation(
         "gamma", TINY, store=Store(tmp_path / "cells"), workers=1, progress=False, ends_only=True
     )

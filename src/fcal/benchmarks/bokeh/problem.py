@@ -14,9 +14,9 @@ from fcal.benchmarks.bokeh.scoring import LEVEL, by_sigma, gallery, interval, ot
 from fcal.benchmarks.bokeh.settings import Settings
 from fcal.benchmarks.methods import CrossFitted, Method
 from fcal.benchmarks.network_problem import NetworkProblem
-from fcal.benchmarks.network_trainings import Datasets, NetworkTrainings
 from fcal.benchmarks.problem import Prediction
 from fcal.benchmarks.scoring import central_interval, milliseconds
+from fcal.benchmarks.trainings import Datasets, NetworkTrainings
 from fcal.data import BokehConfig, BokehSplits, label_noise
 from fcal.models import ConvNet
 from fcal.sweeps import Store
