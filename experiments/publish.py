@@ -77,7 +77,8 @@ def publish(task: Any, settings: Any, store: Store, out: Path) -> None:
         raise SystemExit(f"expected finished cells of {task.name}, got none")
     records = [store.record(cell.kind, cell.config) for cell in cells_of(task, settings, store)]
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "results.json", {**done.document, "settings": task.described(settings)})
+    document = {name: value for name, value in done.document.items() if name != "wall_s"}  # nothing ran
+    write_json(folder / "results.json", {**document, "settings": task.described(settings)})
     for name, figure in page.pictures(done).items():
         with atomic_path(folder / f"{name}.png") as temporary:
             figure.savefig(temporary, dpi=110, metadata={"Software": None})

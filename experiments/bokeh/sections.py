@@ -6,7 +6,7 @@ from typing import Any
 
 from fcal.benchmarks import Column, Table
 from fcal.benchmarks.bokeh.tables import TABLE_COLUMNS, paper_section
-from fcal.benchmarks.markdown import lines_of, spread_text
+from fcal.benchmarks.markdown import lines_of, row_label, spread_text
 from fcal.benchmarks.scoring import ECE_Q, ECE_Z, NLL
 
 _BY_NAME = {column.name: column for column in TABLE_COLUMNS}
@@ -49,7 +49,7 @@ def _grid_lines(table: Table) -> str:
     first = shown(next(iter(rows.values())))
     headings = ["", *(f"{column.title}, S = {grid['bins']}, K = {grid['df']}" for column, grid in first)]
     lines = [
-        [name, *(spread_text(column, grid[column.name]) for column, grid in shown(grids))]
+        [row_label(name, table), *(spread_text(column, grid[column.name]) for column, grid in shown(grids))]
         for name, grids in rows.items()
     ]
     floors = [column.text(grid["floors"][column.name]["expected"]) for column, grid in first]
@@ -88,7 +88,7 @@ def _against_lines(table: Table) -> str:
         numbers = [_mean_and_all(row[key], factor) for key, factor in factors.items()]
         bands = [_mean_and_all(row["of_band"][key], 1.0) for key in ("ece_q", "ece_z")]
         cost = [value for value in row["cost"] if value is not None]
-        lines.append([name, *numbers, *bands, f"{fmean(cost):.2f}" if cost else _MISSING])
+        lines.append([row_label(name, table), *numbers, *bands, f"{fmean(cost):.2f}" if cost else _MISSING])
     return lines_of([*headings, "cost"], lines) if rows else ""
 
 
@@ -97,7 +97,10 @@ def _interval_lines(table: Table) -> str:
     if not rows:
         return ""
     level = next(iter(rows.values()))["level"]
-    lines = [[name, _around(row["coverage"], 1.0, 4), _around(row["width"], 1000.0, 4)] for name, row in rows.items()]
+    lines = [
+        [row_label(name, table), _around(row["coverage"], 1.0, 4), _around(row["width"], 1000.0, 4)]
+        for name, row in rows.items()
+    ]
     return lines_of(["", f"coverage of {level:.0%} intervals", "mean width x1000"], lines)
 
 
@@ -124,7 +127,7 @@ def _strata_lines(table: Table) -> str:
     headings = ["", *(f"{_BY_NAME[name].heading}, {word} stratum" for name, word in keys), "ENCE"]
     lines = [
         [
-            name,
+            row_label(name, table),
             *(_around(row[f"{key}_{word}"], 100.0, 3) for key, word in keys),
             spread_text(_BY_NAME["ence"], table.rows[name].columns["ence"]),
         ]

@@ -1,4 +1,4 @@
-"""Calls of functions, one after another in this process or several at a time in worker processes."""
+"""Runs functions in this process, or several at a time in worker processes."""
 
 import atexit
 import contextlib
@@ -17,7 +17,7 @@ from typing import Any
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _MOST_WORKERS = 256
 _TRIES = 2  # of a job whose worker was killed
-_LOOK = 1.0  # seconds between looks of a worker at its parent
+_POLL = 1.0  # seconds after which a worker checks again that its parent is alive
 _LARGE_BLOCK = 24 << 20  # bytes; glibc learns from blocks up to 32 MB
 
 
@@ -26,10 +26,11 @@ class WorkerError(RuntimeError):
 
 
 class Job(Future[Any]):
-    """A submitted call of a function; ``result()`` returns what the function returned or raises what it raised.
+    """A submitted call of a function, which runs only while the executor's ``completed`` or ``as_completed`` is called.
 
-    It raises a ``WorkerError`` if its worker process was killed, also when it was tried again, and a
-    ``pickle.PicklingError`` if the function, its arguments or its result cannot be sent between processes.
+    Afterwards ``result()`` returns what the function returned or raises what it raised: also a ``WorkerError`` if its
+    worker process was killed twice, and a ``pickle.PicklingError`` if the function, its arguments or its result cannot
+    be sent between processes.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class Job(Future[Any]):
 
 
 class Executor:
-    """Runs submitted jobs. On leaving the block all workers are gone; after an exception they are killed.
+    """Runs submitted jobs. Leaving the block drops jobs that wait and ends all workers; after an exception, at once.
 
     Args:
         workers: Number of processes, started when first needed; 1 runs all jobs in this process.
@@ -88,6 +89,8 @@ class Executor:
 
     def completed(self, timeout: float | None = None) -> list[Job]:
         """Start queued jobs, wait until a job finishes or ``timeout`` seconds pass, and return the finished ones.
+
+        A job of this process itself always runs to its end.
 
         A job whose process was killed goes to a new process; it is finished if that is killed too.
         """
@@ -283,7 +286,7 @@ def _call(function: Callable[..., Any], *args: Any) -> Any:
 
 def _follow(parent: int) -> None:
     while os.getppid() == parent:
-        time.sleep(_LOOK)
+        time.sleep(_POLL)
     os._exit(1)
 
 

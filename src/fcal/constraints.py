@@ -48,7 +48,7 @@ class Moments(Generic[Scalar]):
 
 
 def residual_sums(z: Tensor, weight: Tensor | None = None) -> Tensor:
-    """The sums of :class:`BatchSums` as one differentiable float64 vector, with a likelihood of 0.
+    """The sums of :class:`BatchSums` as one differentiable float64 vector, with 0 for the negative log-likelihood.
 
     Args:
         z: Residuals of any shape.
@@ -80,7 +80,7 @@ def moments_of_z(sums: BatchSums[Scalar]) -> Moments[Scalar]:
     """
     mean = sums.z / sums.total
     spread = sums.square - sums.z * mean
-    variance = spread / _degrees_of_freedom(sums)
+    variance = spread / _unbiased_divisor(sums)
     return Moments(mean, _floored(variance, mean))
 
 
@@ -101,7 +101,7 @@ def moments_of_q(sums: BatchSums[Scalar], df: int, *, finite_batch: bool = True)
         Moments(mean=5.0, variance=13.0)
     """
     mean = sums.square / sums.total
-    variance = (sums.fourth - sums.square * mean) / _degrees_of_freedom(sums)
+    variance = (sums.fourth - sums.square * mean) / _unbiased_divisor(sums)
     if not finite_batch:
         variance = variance * (1 - df * sums.total_square / (sums.total * sums.total))
     return Moments(mean * df, _floored(variance, mean) * df)
@@ -188,7 +188,7 @@ def weighted_indices(weight: Tensor, df: int, draws: int, *, generator: torch.Ge
     return indices.clamp(max=int(last))
 
 
-def _degrees_of_freedom(sums: BatchSums[Scalar]) -> Scalar:
+def _unbiased_divisor(sums: BatchSums[Scalar]) -> Scalar:
     return sums.total - sums.total_square / sums.total
 
 

@@ -14,7 +14,7 @@ from fcal.distributions.observation import Observation, observe
 
 __all__ = ["standardize", "unstandardize"]
 
-_FARTHEST = 37.5  # beyond it a normal tail probability is no longer a normal float64
+_FARTHEST = 37.5  # beyond it the tail probability is subnormal in float64
 
 
 def standardize(pred: Distribution, target: Tensor, *, valid_mask: Tensor | None = None) -> Tensor:
@@ -95,7 +95,7 @@ def _slope_of_value(pred: Distribution, value: Tensor) -> Tensor:
 def scaled_errors(target: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
     r"""Errors in units of the scale, :math:`(y - \mu) / \sigma`: the residuals of a normal prediction, unchecked.
 
-    The fused pass over large batches calls it chunk by chunk and without autograd. One new tensor is allocated.
+    The fused pass calls it chunk by chunk and without autograd. One new tensor is allocated.
     """
     return torch.sub(target, loc).div_(scale)
 

@@ -150,3 +150,35 @@ def test_debug_shows_where_a_step_raises(files, capsys):
     words = ["benchmark", "broken", *plugins, "--out", str(files / "out"), "--methods", "nll", "--workers", "1"]
     assert main([*words, "--debug"]) == 1
     assert "return self.nothing" in capsys.readouterr().err
+
+
+OWN_STEP = """
+from dataclasses import dataclass
+from torch.distributions import Normal
+from fcal.benchmarks import METHODS, Method, Prediction
+from fcal_plugin_waves import Wave
+
+def known(self):
+    x, y = self.datasets.test.tensors
+    return [Normal(x.sin(), 0.1 + 0.1 * x.abs())]
+
+Wave.stated = Wave.median = known
+
+@dataclass(frozen=True, kw_only=True)
+class Median(Method):
+    needs = "median"
+
+    def predict(self, problem):
+        return Prediction(dists=problem.median())
+
+METHODS.add("median", Median(title="a step of one's own"))
+"""
+
+
+def test_network_problem_may_have_steps_of_ones_own(files, capsys):
+    (files / "step.py").write_text(OWN_STEP, encoding="utf-8")
+    plugins = ["--plugin", str(files / "waves.py"), "--plugin", str(files / "step.py"), "--out", str(files / "out")]
+    words = ["benchmark", "waves", *plugins, "--methods", "stated,median", "--seeds", "1", "--workers", "1", "--json"]
+    assert main(words) == 0
+    (table,) = json.loads(capsys.readouterr().out)["tables"]
+    assert table["rows"]["stated"]["nll"]["mean"] == table["rows"]["median"]["nll"]["mean"] < 0.1

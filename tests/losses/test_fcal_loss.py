@@ -866,4 +866,11 @@ def test_loss_of_residuals_needs_two_of_them():
 
 def test_loss_of_residuals_has_no_objective_of_sums():
     with pytest.raises(ValueError, match="expected `divergence` of moments, got 'sorted_wasserstein'"):
-        of_residuals().objective()
+        of_residuals().sums_objective()
+
+
+@pytest.mark.parametrize("option", ["divergence", "on", "estimator"])
+def test_options_that_decide_how_the_loss_is_computed_are_read_only(option):
+    criterion = fcal.FCalLoss()
+    with pytest.raises(AttributeError, match=option):
+        setattr(criterion, option, "z")

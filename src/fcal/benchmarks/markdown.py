@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fcal.benchmarks.table import DONE, Column, Row, Spread, Table
+from fcal.benchmarks.table import DONE, Column, Spread, Table
 
 
 def lines_of(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -31,7 +31,7 @@ def results_markdown(
         beside: Further lines below the floors.
     """
     rows = [
-        [_label(name, row, table), *(spread_text(column, row.columns[column.name], error) for column in columns)]
+        [row_label(name, table), *(spread_text(column, row.columns[column.name], error) for column in columns)]
         for name, row in table.rows.items()
     ]
     floors = floor_lines(columns, table, "*calibrated model*", "*95 % of them below*")
@@ -69,7 +69,9 @@ def failures(table: Table) -> list[str]:
     return [f"{name} {row.status}: {row.reason}" for name, row in table.rows.items() if row.status != DONE]
 
 
-def _label(name: str, row: Row, table: Table) -> str:
+def row_label(name: str, table: Table) -> str:
+    """Name of a row, with a mark if it failed or if repetitions are missing."""
+    row = table.rows[name]
     marks = [] if row.status == DONE else [row.status]
     if row.finished < table.seeds and row.status == DONE:
         marks.append(f"{row.finished} of {table.seeds} seeds")

@@ -33,7 +33,7 @@ class Method(ABC):
     Attributes:
         needs: The step of a problem that it is made from.
         reference: Whether it knows what no method may know: it is never ranked.
-        version: Raised when the same options would give other numbers.
+        version: Increase it when the same options give other numbers.
 
     Args:
         title: What people call it.
@@ -91,7 +91,7 @@ class Trained(Method):
             without a hyper-parameter has repetitions instead, so that all have equally many to choose from.
         plain: Objective of the training that it starts from.
         deterministic: Whether the network predicts points.
-        monitor: What is lowest on held-out rows for the chosen epoch and candidate: a proper score, the same for all.
+        monitor: Validation score that selects the epoch and the candidate: a proper one, the same for all.
         all_rows: Whether it also trains on the rows that it would choose by, as chosen without them.
     """
 

@@ -1,7 +1,7 @@
 """A problem whose networks are trained by :func:`fcal.training.fit`, with every step that methods need."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 import torch
@@ -21,12 +21,14 @@ _TRAINING = ("base_epochs", "base_rate", "base_batch", "tune_epochs", "tune_rate
 # Settings that the numbers of each step depend on.
 _USED = {
     "truth": (),
+    "stated": (),
     "trained": _TRAINING,
     "held_out": (*_TRAINING, "candidates"),
     "members": (*_TRAINING, "candidates"),
     "cross_fitted": ("base_rate", "base_batch", "folds", "early_epochs", "fold_epochs"),
 }
 _USED_BY_SCALES = ("tune_rate", "tune_batch", "scale_epochs")
+_ALL = tuple(field.name for field in fields(Budget) if field.name not in ("df", "bins"))
 
 
 class NetworkProblem(Problem):
@@ -62,23 +64,23 @@ class NetworkProblem(Problem):
         return {**self._scores(prediction), **prediction.details}
 
     def _scores(self, prediction: Prediction) -> dict[str, Any]:
-        test = self.rows.test
+        test = self.datasets.test
         batches = torch.arange(len(test)).split(self.source.predicted_at_once)  # inputs may be too large to keep
         target = torch.cat([get_batch(test, indices.tolist())["target"] for indices in batches])
         return score(prediction, [target], bins=self.cells.budget.bins, df=self.cells.budget.df)
 
     @property
-    def rows(self) -> Datasets:
-        """Its datasets."""
+    def datasets(self) -> Datasets:
+        """Its rows."""
         return self.source.datasets(self.cells.data)
 
     def config(self, method: Method) -> dict[str, Any]:
-        """Data, network, budget and the table's bins and sums."""
-        names = ["df", "bins", *_USED[method.needs]]
+        """Data, network, budget and the table's ``bins`` and ``df``."""
+        names = ["df", "bins", *_USED.get(method.needs, _ALL)]  # a step of one's own may use any
         if isinstance(method, CrossFitted) and method.scales is not None:
             names += _USED_BY_SCALES
         used = {name: getattr(self.cells.budget, name) for name in names}
-        network = {} if method.needs == "truth" else self.cells.network
+        network = self.cells.network if _USED.get(method.needs, _ALL) else {}
         return {"data": self.cells.data, "settings": {**network, **used}}
 
     def resolved(self, method: Method) -> Method:
@@ -118,7 +120,7 @@ class NetworkProblem(Problem):
         return replace(
             _prediction(self._on_test(network)),
             seconds=seconds,
-            again=lambda: _moments(self.source.predict(network, self.rows.timed).pred),
+            again=lambda: _moments(self.source.predict(network, self.datasets.timed).pred),
             details=details,
             failure=choice.failure,
         )
@@ -126,13 +128,13 @@ class NetworkProblem(Problem):
     def held_out(self) -> Networks:
         """The network trained by likelihood, and its predictions for the validation rows."""
         choice = self._choice(self._nll, "NLL: ")
-        network, rows = self._network(choice.cell), self.rows
-        held_out = self.source.predict(network, rows.validation)
+        network, datasets = self._network(choice.cell), self.datasets
+        held_out = self.source.predict(network, datasets.validation)
         part = HeldOut(
             pred=_distribution(held_out.pred),
             target=held_out.target,
             test=_distribution(self._on_test(network)),
-            again=lambda: _distribution(self.source.predict(network, rows.timed).pred),
+            again=lambda: _distribution(self.source.predict(network, datasets.timed).pred),
         )
         return Networks(parts=[part], seconds=choice.seconds)
 
@@ -144,13 +146,13 @@ class NetworkProblem(Problem):
         if scales is not None:
             cell = self.cells.scales(scales, batch)
             seconds += self.source.finished(cell, self.store)["seconds"]
-        crossfit, rows = self.source.crossfit_of(base.config, self.store, cell), self.rows
+        crossfit, datasets = self.source.crossfit_of(base.config, self.store, cell), self.datasets
 
         def on(model: Any, dataset: Any) -> Distribution:
             return _distribution(self.source.predict(model, dataset, at_once=self.source.held_out_at_once).pred)
 
         part = HeldOut.of_crossfit(
-            crossfit, lambda model: on(model, rows.test), again=lambda: on(crossfit.full, rows.timed)
+            crossfit, lambda model: on(model, datasets.test), again=lambda: on(crossfit.full, datasets.timed)
         )
         return Networks(parts=[part], seconds=seconds, details={"crossfit": result})
 
@@ -159,19 +161,19 @@ class NetworkProblem(Problem):
         epochs = self._choice(self._nll, "NLL: ").details["epochs"]["base"]
         cells = self.cells.members(self._nll, count, stop_after=epochs)
         results = [self._done(cell) for cell in cells]
-        networks, rows = [self._network(cell) for cell in cells], self.rows
+        networks, datasets = [self._network(cell) for cell in cells], self.datasets
 
         def on(dataset: Any) -> list[list[Distribution]]:
             return [[_distribution(self.source.predict(network, dataset).pred) for network in networks]]
 
         seconds = sum(result["seconds"] for result in results)
-        return Members(parts=on(rows.test), seconds=seconds, again=lambda: on(rows.timed))
+        return Members(parts=on(datasets.test), seconds=seconds, again=lambda: on(datasets.timed))
 
     def _network(self, cell: Cell) -> Any:
         return self.source.network_of(cell, self.store)
 
     def _on_test(self, network: Any) -> Distribution | Tensor:
-        return self.source.predict(network, self.rows.test).pred
+        return self.source.predict(network, self.datasets.test).pred
 
     def _done(self, cell: Cell, prefix: str = "") -> dict[str, Any]:
         """The result of a training that must not fail."""

@@ -1,4 +1,4 @@
-"""The trainings of a task's network on one data set, as cells: their addresses, and what each starts from."""
+"""Which trainings a data set needs: the cell of each, its address, and what it starts from."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -20,7 +20,8 @@ class Budget:
     """How long networks train; the settings of a task derive from it.
 
     Every method trains the same network for ``base_epochs`` by its plain loss (the likelihood; smooth L1 for the
-    deterministic one) and then for ``tune_epochs`` by its own, once for each candidate, as many for every method.
+    deterministic one) and then for ``tune_epochs`` by its own, once for each candidate. A method without a
+    hyper-parameter has that first network as its first candidate.
 
     Args:
         base_epochs: Epochs by the plain loss.

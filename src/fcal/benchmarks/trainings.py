@@ -1,4 +1,4 @@
-"""Trainings as cells: config in, weights out, stored and reloaded."""
+"""How networks are trained, stored and reloaded: every training is a cell, config in, weights out."""
 
 import copy
 import time
@@ -66,7 +66,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def in_order(networks: Sequence[Network]) -> Callable[..., Network]:
-    """A replacement of the function that trained networks in this order: it returns the stored ones."""
+    """Stands in for the function that trained networks: returns the stored ones, in the order of their training."""
     waiting = iter(networks)
     return lambda *_: next(waiting)
 
@@ -78,7 +78,7 @@ class Datasets(NamedTuple):
         train: To train on.
         validation: To choose by, and to fit repairs to; methods without a held-out set train on them too.
         test: To score.
-        timed: Those of the test rows by which predictions are timed.
+        timed: Test rows on which prediction is timed.
     """
 
     train: Any
@@ -254,7 +254,7 @@ class NetworkTrainings(ABC):
 
 
 def _fit_scales(config: Config) -> Callable[[Any, nn.Module], nn.Module]:
-    """A function that trains a network by an objective of its distribution around the centers of the rows."""
+    """A function that trains a network by an objective, with its predictions recentred on the center of each row."""
     criterion, fit_config = objective(ObjectiveConfig(**config["objective"])), FitConfig(**config["fit"])
 
     def around_center(model: nn.Module, batch: Mapping[str, Any]) -> Mapping[str, Tensor]:

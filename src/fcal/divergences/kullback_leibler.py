@@ -35,11 +35,11 @@ def kl(mean: Scalar, variance: Scalar, df: int | None = None) -> Scalar:
 
     .. math:: \tfrac12 \left( v - 1 - \log v + m^2 \right)
 
-    with :math:`m = (mean - K) / \sqrt{2K}` and :math:`v = variance / 2K`.
+    with :math:`m = (mean - K) / \sqrt{2K}` and :math:`v = variance / 2K`, or mean and variance themselves without K.
 
     Args:
-        mean: Mean of the fitted distribution. Shape ``()``.
-        variance: Its variance, positive. Shape ``()``.
+        mean: Mean of the fitted distribution: a tensor of shape ``()``, or a number, also a complex one.
+        variance: Its variance, positive; likewise.
         df: Degrees of freedom :math:`K` of the target N(K, 2K); None for N(0, 1).
 
     Returns:

@@ -165,7 +165,7 @@ def weighted_residuals(observation: Observation, *, detach_mean: bool = False) -
     return z, weight
 
 
-def counting_residuals(observation: Observation, *, detach_mean: bool = False) -> tuple[Tensor, Tensor]:
+def valid_residuals(observation: Observation, *, detach_mean: bool = False) -> tuple[Tensor, Tensor]:
     """Residuals of the elements that count, coordinate by coordinate, and their weights. Shapes ``(N,)``."""
     z = counting(residuals_of(_detached(observation, detach_mean)), observation)
     return z.reshape(-1), counting_weight(observation).repeat_interleave(z[:1].numel())

@@ -119,7 +119,7 @@ class CombinedLoss(BatchLoss):
     def _fused(self, batch: Batch, lam: float) -> Tensor:
         """Likelihood per prediction and calibration, both from the same sums."""
         assert isinstance(self.calibration, FCalLoss)
-        calibration, form = self.calibration.objective(), _FORMS[self.form]
+        calibration, form = self.calibration.sums_objective(), _FORMS[self.form]
 
         def of_sums(sums: BatchSums[Any]) -> Any:
             return form(sums.nll * batch.pred.event_shape.numel() / sums.total, calibration.of_sums(sums), lam)

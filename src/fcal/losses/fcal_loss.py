@@ -2,9 +2,9 @@ r"""The f-Cal loss: residuals of a batch, their moments, and the divergence from
 
 .. code-block:: text
 
-    z = residuals(pred, target)           fcal.residuals       N(0, 1) if the predictions are right
-    mean, variance = moments_of_q(z)      fcal.constraints     q: sums of K squared residuals
-    loss = kl(mean, variance, K)          fcal.divergences     from N(K, 2K)
+    z = standardize(pred, target)                         fcal.residuals      N(0, 1) if the predictions are right
+    mean, variance = moments_of_q(residual_sums(z), K)    fcal.constraints    q: sums of K squared residuals
+    loss = kl(mean, variance, K)                          fcal.divergences    from N(K, 2K)
 
 :meth:`FCalLoss.plain_loss` is the definition; :func:`fcal.losses._fused.fused_loss` computes the same in one fast pass.
 """
@@ -34,7 +34,7 @@ from fcal.losses.batch import (
     BatchLoss,
     check_effective_count,
     check_generator,
-    counting_residuals,
+    valid_residuals,
     weighted_residuals,
 )
 
@@ -46,21 +46,23 @@ class FCalLoss(BatchLoss):
 
     If the predictions are right, residuals :math:`z` are standard normal and sums :math:`q` of K of their squares are
     chi-squared. The loss fits a normal distribution to q (or z) and returns its divergence from the target N(K, 2K) (or
-    N(0, 1)). With :math:`m` the mean and :math:`s^2` the variance of :math:`z^2` over the batch, the default is
+    N(0, 1)). With :math:`m` the mean and :math:`s^2` the unbiased variance of :math:`z^2` over the batch (with weights,
+    see :func:`fcal.constraints.moments_of_q`), the default is
 
     .. math:: \frac{W_2^2}{2K} = \frac K2 (m - 1)^2 + \left( \frac{s}{\sqrt 2} - 1 \right)^2
 
     Args:
         divergence: A name from :func:`fcal.divergences.names`; ``"renyi(2)"`` for one with a parameter. Divergences
-            that are infinite for some moments are continued there, so the loss is finite. ``"sorted_wasserstein"``
-            takes the residuals themselves: it needs ``on="z"``, gathers them from all ranks and ignores ``estimator``.
-        df: Degrees of freedom :math:`K`. The exact loss needs no draws of K residuals: K only weighs "the mean of z^2
-            is 1" against "the variance of z^2 is 2".
-        on: ``"q"`` for the hyper-constraints, ``"z"`` for the residuals (sensitive to a bias, which q is not),
-            ``"both"`` for the sum of the two divergences.
+            that are infinite for some moments are continued there, so the loss is finite in float64.
+            ``"sorted_wasserstein"`` takes the residuals themselves: it needs ``on="z"``, gathers them from all ranks
+            and ignores ``estimator``.
+        df: Degrees of freedom :math:`K`. The exact loss needs no draws of K residuals: between normal distributions,
+            K only weighs "the mean of z^2 is 1" against "the variance of z^2 is 2".
+        on: ``"q"`` for the hyper-constraints, ``"z"`` for the residuals, which tell a bias from a spread that is too
+            small (q does not), ``"both"`` for the sum of the two divergences.
         estimator: ``"exact"``, the closed form, or ``"sampled"``, the paper's random draws (of q; z never needs any).
         finite_batch: Remove the factor 1 - K/N that drawing from a finite batch puts on the variance of q. If it is
-            kept, the loss is minimal for predictions that are wrong by that factor.
+            kept, the loss asks for a variance of z^2 of 2 / (1 - K/N), which calibrated residuals do not have.
         draws: Number of draws of the sampled estimator.
         generator: Source of randomness of the sampled estimator; torch's default if None.
         detach_mean: Let no gradient of this loss reach the predicted location, only the spread. Of a mixture, the
@@ -74,13 +76,13 @@ class FCalLoss(BatchLoss):
 
     Note:
         Prefer ``detach_mean=True``: otherwise the loss may trade accuracy of the mean for calibration. Start from
-        weights trained by the likelihood, at a lower learning rate. A perfectly calibrated batch scores about K / n on
-        q, not 0, so batches should be large compared with ``df``. Residuals are assumed independent, which pixels of
-        one image are not.
+        weights trained by the likelihood, at a lower learning rate. A perfectly calibrated batch scores about K/N on q
+        by ``"wasserstein"`` and half of that by ``"kl"``, not 0, so batches should be large compared with ``df``.
+        Residuals are assumed independent, which pixels of one image are not.
 
         The loss couples the elements of a batch, so accumulating gradients over micro-batches is not the same as one
-        large batch. It is once differentiable. Under ``torch.compile`` values are not checked, and only the exact
-        estimator of a divergence of moments can be traced.
+        large batch. It can be differentiated only once. Under ``torch.compile`` values are not checked, and only the
+        exact estimator of a divergence of moments can be traced.
 
     Example:
         >>> from torch.distributions import Normal
@@ -104,13 +106,13 @@ class FCalLoss(BatchLoss):
         sync: bool = True,
     ) -> None:
         super().__init__()
-        self.divergence = divergence
+        self._divergence_name = divergence
         self._divergence = divergences.by_name(divergence)
         self.df = check_integer("df", df, at_least=1)
-        self.on = on
+        self._on = on
         sums = _SUMS[on]
         self._complex_steps = sums if divergences.takes_numbers(self._divergence) else None
-        self.estimator = estimator
+        self._estimator = estimator
         self._estimate = _ESTIMATORS[estimator]
         if divergences.takes_residuals(self._divergence):
             self._estimate = _of_residuals
@@ -121,6 +123,21 @@ class FCalLoss(BatchLoss):
         self.generator = check_generator(generator)
         self.detach_mean = check_flag("detach_mean", detach_mean)
         self.sync = check_flag("sync", sync)
+
+    @property
+    def divergence(self) -> str:
+        """Name of the divergence."""
+        return self._divergence_name
+
+    @property
+    def on(self) -> str:
+        """What is compared with its target: ``"q"``, ``"z"`` or ``"both"``."""
+        return self._on
+
+    @property
+    def estimator(self) -> str:
+        """``"exact"`` or ``"sampled"``."""
+        return self._estimator
 
     def of_batch(self, batch: Batch) -> Tensor:
         """The loss of a batch, non-negative; zero when its moments are those of the target distribution."""
@@ -142,14 +159,16 @@ class FCalLoss(BatchLoss):
 
     def of_sums(self, sums: BatchSums[Scalar]) -> Scalar:
         """The exact loss as a function of the sums: moments of q and of z, then their divergence."""
-        distances = []
+        terms = []
         if self.on != "z":
-            distances.append(self._distance(moments_of_q(sums, self.df, finite_batch=self.finite_batch), self.df))
+            terms.append(
+                self._divergence_from_target(moments_of_q(sums, self.df, finite_batch=self.finite_batch), self.df)
+            )
         if self.on != "q":
-            distances.append(self._distance(moments_of_z(sums), None))
-        return distances[0] if len(distances) == 1 else distances[0] + distances[1]
+            terms.append(self._divergence_from_target(moments_of_z(sums), None))
+        return terms[0] if len(terms) == 1 else terms[0] + terms[1]
 
-    def objective(self) -> SumsObjective:
+    def sums_objective(self) -> SumsObjective:
         """The exact loss as :func:`fused_loss` needs it.
 
         Raises:
@@ -169,7 +188,7 @@ class FCalLoss(BatchLoss):
     def _least_count(self) -> int:
         return 0 if self.finite_batch or self.on == "z" else self.df
 
-    def _distance(self, fitted: Moments[Scalar], df: int | None) -> Scalar:
+    def _divergence_from_target(self, fitted: Moments[Scalar], df: int | None) -> Scalar:
         distance: Scalar = self._divergence(fitted.mean, fitted.variance, df)
         if isinstance(fitted.mean, Tensor) and not _is_scalar(distance):
             shown = tuple(distance.shape) if isinstance(distance, Tensor) else type(distance).__name__
@@ -188,33 +207,33 @@ def _is_scalar(value: object) -> bool:
 
 def _exact(loss: FCalLoss, batch: Batch) -> Tensor:
     """One fused pass; under ``torch.compile``, which fuses by itself, the plain operations."""
-    return loss.plain_loss(batch) if is_tracing() else fused_loss(batch, loss.objective())
+    return loss.plain_loss(batch) if is_tracing() else fused_loss(batch, loss.sums_objective())
 
 
 def _sampled(loss: FCalLoss, batch: Batch) -> Tensor:
     """Residuals, moments of q over random draws of K of them, a divergence."""
     if loss.sync and world_size() > 1:
         raise ValueError("expected `estimator` 'exact' (or sync=False) under torch.distributed, got 'sampled'")
-    z, own_weight = counting_residuals(batch.observe(widest=True), detach_mean=loss.detach_mean)
+    z, own_weight = valid_residuals(batch.observe(widest=True), detach_mean=loss.detach_mean)
     check_count(z.numel(), at_least=max(loss.df, 2) if loss.on != "z" else 2)
     weight = None if batch.weight is None else own_weight
     if weight is not None:
         check_effective_count(_effective_count(weight), loss._least_count())
-    distances = []
+    terms = []
     if loss.on != "z":
         moments = sampled_moments_of_q(
             z, loss.df, loss.draws, weight=weight, finite_batch=loss.finite_batch, generator=loss.generator
         )
-        distances.append(loss._distance(moments, loss.df))
+        terms.append(loss._divergence_from_target(moments, loss.df))
     if loss.on != "q":
-        distances.append(loss._distance(moments_of_z(BatchSums(*residual_sums(z, weight).unbind())), None))
-    return sum(distances[1:], distances[0]).to(batch.dtype())
+        terms.append(loss._divergence_from_target(moments_of_z(BatchSums(*residual_sums(z, weight).unbind())), None))
+    return sum(terms[1:], terms[0]).to(batch.dtype())
 
 
 def _of_residuals(loss: FCalLoss, batch: Batch) -> Tensor:
     """Residuals of all ranks, and the divergence of their empirical distribution."""
     z, weight = loss.on_all_ranks(
-        lambda: counting_residuals(batch.observe(widest=True), detach_mean=loss.detach_mean), batch
+        lambda: valid_residuals(batch.observe(widest=True), detach_mean=loss.detach_mean), batch
     )
     own = z.clamp(-_LARGEST_RESIDUAL, _LARGEST_RESIDUAL)
     rows, start = loss.all_rows(torch.stack([own.detach(), weight], 1), batch)

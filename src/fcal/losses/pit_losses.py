@@ -16,9 +16,9 @@ from fcal.losses.batch import (
     check_effective_count,
     check_total,
     counting,
-    counting_residuals,
     counting_weight,
     no_values,
+    valid_residuals,
 )
 from fcal.losses.fourier import fourier_series, fourier_sums
 from fcal.scores import element_nll
@@ -35,7 +35,7 @@ def pit_values(observation: Observation) -> tuple[Tensor, Tensor]:
     if not observation.count():
         values = no_values(observation)
         return values, values.detach()
-    z, weight = counting_residuals(observation)
+    z, weight = valid_residuals(observation)
     return torch.special.ndtr(z), weight
 
 

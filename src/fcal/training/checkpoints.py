@@ -1,4 +1,4 @@
-"""Checkpoints that are complete or absent, verified by checksum, and never unpickled."""
+"""Checkpoints, written atomically; loading one runs no code of the file, and our own carry a checksum."""
 
 import hashlib
 import io
@@ -58,7 +58,7 @@ class CheckedIO(CheckpointIO):  # type: ignore[misc]
             file.write(content)
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:  # noqa: ARG002
-        """Read a checkpoint; only tensors and plain values, whatever the caller allows.
+        """Read a checkpoint; only tensors and plain values, whatever the caller allows, and always on the CPU.
 
         Raises:
             ValueError: Our own checkpoint is missing or damaged.
@@ -81,7 +81,7 @@ def _check_entries(checkpoint: dict[str, Any]) -> None:
     """Refuse a file that torch can read but that is not a checkpoint of ours; Lightning checks its own entries."""
     ours = checkpoint["fcal"]
     if not isinstance(ours["config"], dict):
-        raise ValueError("its config is no mapping")
+        raise ValueError("its config is not a mapping")
     if not all(isinstance(x, torch.Tensor) for x in checkpoint["state_dict"].values()):
         raise ValueError("its state_dict holds more than tensors")
     Record.from_state(ours["record"])
@@ -130,7 +130,9 @@ def checkpoint_to_resume(
     if record["dataset_rows"] != batches.rows:
         raise ValueError(f"expected `train` with {record['dataset_rows']} rows as in {folder}, got {batches.rows}")
     if record["position"] >= len(batches) or record["epoch"] > config.passes:
-        raise ValueError(f"expected {path} of a position in this training, got a damaged one beyond its end")
+        raise ValueError(
+            f"expected {path} at a position within this training, got one past its end: the file is damaged"
+        )
     saved, current = checkpoint["fcal"].get("objective"), description(objective)
     if saved is not None and saved != current:
         raise ValueError(f"expected `objective` as in {folder}, {str(saved)[:200]}, got {current[:200]}")
@@ -147,7 +149,7 @@ def restore_weights(checkpoint: dict[str, Any], model: nn.Module, path: Path) ->
 
 
 class KeepCheckpoint(Checkpoint):  # type: ignore[misc]
-    """Keeps the latest checkpoint, one every so many steps; one due at the end of an epoch follows its validation."""
+    """Keeps the latest checkpoint: saves every ``every`` steps and, at the end of an epoch, after validation."""
 
     def __init__(self, path: Path, every: int) -> None:
         self._path = path

@@ -72,7 +72,7 @@ def test_mean_is_that_of_the_network_of_all_images(rows):
 def test_no_network_of_a_fold_has_seen_it(store):
     """Every image is held out by exactly one network, whose prediction is the one that is used."""
     found = crossfit_of(store)
-    splits, both = PROBLEM.rows, PROBLEM.rows.all
+    splits, both = PROBLEM.datasets, PROBLEM.datasets.all
     for number, network in enumerate(found.without):
         held = (found.fold == number).nonzero().squeeze(1)
         pred = network(both.__getitems__(held.tolist())["input"])
@@ -93,7 +93,7 @@ def test_temperature_is_the_rms_of_held_out_residuals_at_the_level_of_the_full_n
         sd[here] *= np.exp(np.log(seen[here]).mean() - np.log(sd[here]).mean())
     factor = np.sqrt(np.mean(((y - mean) / sd) ** 2))
     test = labels_of(PROBLEM.cells.data)
-    pred = TRAININGS.predict(found.full, PROBLEM.rows.test).pred
+    pred = TRAININGS.predict(found.full, PROBLEM.datasets.test).pred
     nll = -scipy.stats.norm.logpdf(test["target"], pred.mean, factor * pred.stddev.numpy()).mean()
     assert rows["oof_temperature"]["nll"]["mean"] == pytest.approx(nll, rel=1e-4)
 
@@ -104,7 +104,7 @@ def test_ensemble_is_the_mean_density_of_five_networks(store, rows):
     cells = PROBLEM.cells.members(method_of("nll"), 5, stop_after=epochs)
     assert len({cell.key for cell in cells}) == 5
     target = labels_of(cells[0].config["data"])["target"]
-    preds = [TRAININGS.predict(TRAININGS.network_of(cell, store), PROBLEM.rows.test).pred for cell in cells]
+    preds = [TRAININGS.predict(TRAININGS.network_of(cell, store), PROBLEM.datasets.test).pred for cell in cells]
     density = np.mean([scipy.stats.norm.pdf(target, pred.mean, pred.stddev) for pred in preds], 0)
     assert rows["ensemble"]["nll"]["mean"] == pytest.approx(-np.log(density).mean(), rel=1e-4)
     assert not torch.equal(preds[0].mean, preds[1].mean)
@@ -193,7 +193,7 @@ def test_leak_is_the_ratio_of_errors_on_held_out_and_test_images(store, done):
     """Of a network without a fold, recomputed."""
     found = crossfit_of(store)
     target = labels_of(PROBLEM.cells.data)["target"].double()
-    preds = [TRAININGS.predict(network, PROBLEM.rows.test).pred for network in found.without]
+    preds = [TRAININGS.predict(network, PROBLEM.datasets.test).pred for network in found.without]
     test = np.mean([(target - pred.mean).square().mean().item() for pred in preds])
     held_out = (found.target - found.held_out.mean).double().square().mean().item()
     leak = with_comparisons(done).document["tables"][0]["folds"]["mse_leak"]["mean"]
