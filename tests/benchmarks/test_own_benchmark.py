@@ -94,7 +94,7 @@ def test_method_that_a_task_does_not_list_runs_where_it_has_what_the_method_need
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--methods", "ensemble"], "expected `methods` whose step line has, got 'ensemble', which needs `members`"),
+        (["--methods", "ensemble"], "step the benchmark 'line' has, got 'ensemble', which needs `members`"),
         (["--seeds", "0"], "expected `seeds` >= 1, got 0"),
         (["--preset", "tiny"], "expected `preset` one of 'quick', got 'tiny'"),
         (["--plugin", "nowhere.py"], "expected `--plugin` a Python file, got nowhere.py, which is not there"),
@@ -182,3 +182,69 @@ def test_network_problem_may_have_steps_of_ones_own(files, capsys):
     assert main(words) == 0
     (table,) = json.loads(capsys.readouterr().out)["tables"]
     assert table["rows"]["stated"]["nll"]["mean"] == table["rows"]["median"]["nll"]["mean"] < 0.1
+
+
+def edited(files, name, *changes):
+    """A file of the page with some of its text replaced, under another name."""
+    text = (files / "waves.py").read_text(encoding="utf-8")
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    (files / name).write_text(text, encoding="utf-8")
+    return files / name
+
+
+def run_waves(files, plugin, *words):
+    return main(["benchmark", "waves", "--plugin", str(plugin), "--out", str(files / "out"), "--workers", "1", *words])
+
+
+def test_network_that_fails_at_once_is_an_error_and_is_not_stored(files, capsys):
+    broken = edited(files, "broken.py", ("log_sigma.exp())", "log_sigma.exp() * float('nan'))"))
+    assert run_waves(files, broken, "--methods", "nll", "--seeds", "1") == 1
+    assert "training diverged: invalid" in capsys.readouterr().err
+    assert not list((files / "out" / "cells").glob("*.json"))
+
+
+def test_caption_and_heading_are_those_of_what_was_scored(files, capsys):
+    few = edited(
+        files,
+        "few.py",
+        ("candidates=1)", "candidates=1, df=20, bins=10)"),
+        ('{"noise": "growing"}', '{"size": "small"}'),
+    )
+    assert run_waves(files, few, "--methods", "nll", "--seeds", "1") == 0
+    assert "S = 10, K = 20, n = 2,000" in capsys.readouterr().out
+    assert "<h2>Small</h2>" in (files / "out" / "report.html").read_text(encoding="utf-8").replace(' id="small"', "")
+
+
+def test_version_of_trainings_is_part_of_the_address_of_rows(files, capsys):
+    assert run_waves(files, files / "waves.py", "--methods", "nll", "--seeds", "1", "--json") == 0
+    first = json.loads(capsys.readouterr().out)["tables"][0]["rows"]["nll"]["nll"]["mean"]
+    monkey = dict(TASKS._entries)
+    del TASKS._entries["waves"]
+    noisier = edited(
+        files, "noisier.py", ("(0.1 + 0.1", "(0.5 + 0.1"), ('task = "waves"', 'task, version = "waves", 2')
+    )
+    assert run_waves(files, noisier, "--methods", "nll", "--seeds", "1", "--json") == 0
+    second = json.loads(capsys.readouterr().out)["tables"][0]["rows"]["nll"]["nll"]["mean"]
+    assert second > first + 0.3
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            ('{"noise": "growing"}', '{"size": 300}'),
+            "expected `labels` of Wave a mapping to strings, got {'size': 300}",
+        ),
+        (('"seed": s}', '"seed": 0}'), "expected problems of 'waves' with different configs, got the same one twice"),
+        (("register(WaveTask()", "register(WaveTask"), "expected `task` an instance, WaveTask(), got the class"),
+        (("seeds: int = 3", "repeats: int = 3"), "expected settings of 'waves' with the field 'seeds', got none"),
+    ],
+)
+def test_mistakes_in_a_benchmark_of_ones_own_are_one_line_before_any_training(files, capsys, change, message):
+    assert run_waves(files, edited(files, "wrong.py", change), "--methods", "nll", "--seeds", "2") == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not (files / "out").exists()

@@ -171,6 +171,8 @@ def register(task: "Task[Any]", purpose: str, **command: Any) -> None:
         purpose: What it does, in half a sentence.
         command: Further fields of :class:`Entry`; its first preset is the default.
     """
+    if isinstance(task, type):
+        raise TypeError(f"expected `task` an instance, {task.__name__}(), got the class")
     preset = command.pop("preset", next(iter(task.presets)))
     presets = command.pop("presets", f"{', '.join(task.presets)} (default {preset})")
     example = command.pop("example", f"fcal benchmark {task.name} --plugin FILE.py")

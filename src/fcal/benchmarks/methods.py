@@ -329,7 +329,10 @@ def method_of(row: str, changes: Mapping[str, Mapping[str, Any]] | None = None) 
     whole = row not in METHODS.names() and base in METHODS.names() and isinstance(METHODS[base], Trained)
     name = base if whole else row
     options = {**(changes or {}).get(name, {}), **({"all_rows": True} if whole else {})}
-    return dataclasses.replace(METHODS[name], **options)
+    method = METHODS[name]
+    if not isinstance(method, Method):
+        raise TypeError(f"expected `method` {name!r} an instance of fcal.benchmarks.Method, got {method!r:.60}")
+    return dataclasses.replace(method, **options)
 
 
 def row_styles(rows: Iterable[str]) -> dict[str, RowStyle]:

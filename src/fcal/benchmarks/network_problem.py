@@ -52,6 +52,12 @@ class NetworkProblem(Problem):
     def __init__(self, budget: Budget, data: Mapping[str, Any], network: Mapping[str, Any], store: Store) -> None:
         self.cells = TrainingCells(source=self.source, budget=budget, data=data, network=network)
         self.name, self.store = self.cells.name, store
+        self.version, self.bins, self.df = self.source.version, budget.bins, budget.df
+
+    @classmethod
+    def train(cls, kind: str, config: Mapping[str, Any], store: Store) -> dict[str, Any]:
+        """Train networks that rows share."""
+        return cls.source.train(kind, config, store)
 
     def columns_of(self, pred: Distribution | Tensor) -> Mapping[str, float | None]:
         """Columns of a prediction for the test rows."""
@@ -72,7 +78,11 @@ class NetworkProblem(Problem):
     @property
     def datasets(self) -> Datasets:
         """Its rows."""
-        return self.source.datasets(self.cells.data)
+        return self.source.rows(self.cells.data)
+
+    @property
+    def _timed(self) -> Any:
+        return self.datasets.test if self.datasets.timed is None else self.datasets.timed
 
     def config(self, method: Method) -> dict[str, Any]:
         """Data, network, budget and the table's ``bins`` and ``df``."""
@@ -120,7 +130,7 @@ class NetworkProblem(Problem):
         return replace(
             _prediction(self._on_test(network)),
             seconds=seconds,
-            again=lambda: _moments(self.source.predict(network, self.datasets.timed).pred),
+            again=lambda: _moments(self.source.predict(network, self._timed).pred),
             details=details,
             failure=choice.failure,
         )
@@ -134,27 +144,28 @@ class NetworkProblem(Problem):
             pred=_distribution(held_out.pred),
             target=held_out.target,
             test=_distribution(self._on_test(network)),
-            again=lambda: _distribution(self.source.predict(network, datasets.timed).pred),
+            again=lambda: _distribution(self.source.predict(network, self._timed).pred),
         )
         return Networks(parts=[part], seconds=choice.seconds)
 
     def cross_fitted(self, scales: Options | None, batch: int) -> Networks:
         """Networks of all rows and without each fold, from a common early checkpoint."""
         base = self.cells.crossfit()
-        result = self.source.finished(base, self.store)
+        result = self._done(base)
         seconds, cell = result["seconds"], None
         if scales is not None:
             cell = self.cells.scales(scales, batch)
-            seconds += self.source.finished(cell, self.store)["seconds"]
+            seconds += self._done(cell)["seconds"]
         crossfit, datasets = self.source.crossfit_of(base.config, self.store, cell), self.datasets
 
         def on(model: Any, dataset: Any) -> Distribution:
             return _distribution(self.source.predict(model, dataset, at_once=self.source.held_out_at_once).pred)
 
         part = HeldOut.of_crossfit(
-            crossfit, lambda model: on(model, datasets.test), again=lambda: on(crossfit.full, datasets.timed)
+            crossfit, lambda model: on(model, datasets.test), again=lambda: on(crossfit.full, self._timed)
         )
-        return Networks(parts=[part], seconds=seconds, details={"crossfit": result})
+        crossfit_result = {name: value for name, value in result.items() if name != "status"}
+        return Networks(parts=[part], seconds=seconds, details={"crossfit": crossfit_result})
 
     def members(self, count: int) -> Members:
         """Networks trained by likelihood on all rows, for as many epochs as were chosen by validation rows."""
@@ -167,7 +178,7 @@ class NetworkProblem(Problem):
             return [[_distribution(self.source.predict(network, dataset).pred) for network in networks]]
 
         seconds = sum(result["seconds"] for result in results)
-        return Members(parts=on(datasets.test), seconds=seconds, again=lambda: on(datasets.timed))
+        return Members(parts=on(datasets.test), seconds=seconds, again=lambda: on(self._timed))
 
     def _network(self, cell: Cell) -> Any:
         return self.source.network_of(cell, self.store)

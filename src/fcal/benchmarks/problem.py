@@ -144,14 +144,20 @@ class Problem(ABC):
         labels: Which table it belongs to, such as ``{"noise": "gamma"}``.
         name: What a progress bar calls it.
         levels: Levels of the intervals that it scores.
-        n_test: Number of scalar test targets.
+        bins: Number S of bins of its calibration errors.
+        df: Number K of squared residuals in a sum q.
+        n_test: Number of scalar test targets; counted by :func:`fcal.benchmarks.score` where 0.
+        version: Part of every address; increase it when the same config gives other numbers.
     """
 
     store: Store
     labels: Mapping[str, str]
     name: str
     levels: tuple[float, ...] = (0.9,)
+    bins: int = 20
+    df: int = 75
     n_test: int = 0
+    version: int = 1
 
     @abstractmethod
     def config(self, method: "Method") -> dict[str, Any]:
@@ -165,6 +171,13 @@ class Problem(ABC):
         """Trainings that a method's row starts from, so that rows share them; none by default."""
         del method
         return ()
+
+    @classmethod
+    def train(cls, kind: str, config: Mapping[str, Any], store: Store) -> dict[str, Any]:
+        """Compute a training that rows share: weights become an artifact, the rest is the result."""
+        raise NotImplementedError(
+            f"expected {cls.__name__} or its task to have `train` for cells {kind!r}, got neither"
+        )
 
     @abstractmethod
     def score(self, method: "Method", prediction: Prediction) -> dict[str, Any]:
@@ -208,4 +221,4 @@ class Problem(ABC):
             >>> Problem.can("truth")
             False
         """
-        return getattr(cls, step) is not getattr(Problem, step)
+        return getattr(cls, step, None) is not getattr(Problem, step, None)

@@ -69,7 +69,7 @@ def row_cell(task: Task[Any], problem: Problem, row: str) -> Cell:
 def _planned(task: Task[Any], problem: Problem, row: str) -> _Planned:
     method = problem.resolved(method_of(row, task.changes))
     config = {
-        "version": task.version,
+        "version": max(task.version, problem.version),
         "problem": problem.config(method),
         "method": method.config(),
     }
@@ -92,7 +92,13 @@ def plan(task: Task[Any], problems: Sequence[Problem], methods: Sequence[str] | 
     names = task.methods(methods)
     if not problems:
         raise ValueError(f"expected settings with at least one data set and seed of {task.name}, got none")
+    for problem in problems:
+        labels = getattr(problem, "labels", None)
+        if not isinstance(labels, Mapping) or not all(isinstance(label, str) for label in labels.values()):
+            raise ValueError(f"expected `labels` of {type(problem).__name__} a mapping to strings, got {labels!r}")
     rows = [_planned(task, problem, row) for problem in problems for row in task.rows_of(problem, names)]
+    if len({(*row.problem.labels.values(), row.row, row.cell) for row in rows}) < len(rows):
+        raise ValueError(f"expected problems of {task.name!r} with different configs, got the same one twice")
     if not rows:
         known = " or ".join(dict.fromkeys(problem.name for problem in problems))
         raise ValueError(f"expected `methods` in the table of {known}, got {', '.join(names)}")

@@ -60,7 +60,8 @@ def score(
         digits: Significant digits that are kept.
 
     Returns:
-        ``columns``: by name a list with a value per part, None where undefined; ``floors`` of the last part.
+        ``columns``: by name a list with a value per part, None where undefined; ``floors`` of the last part; ``n``, the
+        number of scalar targets of a part.
     """
     rows: list[dict[str, float | None]] = []
     floors: dict[str, Any] = {}
@@ -76,7 +77,8 @@ def score(
             row |= interval_columns(prediction.intervals[part], target, levels)
         rows.append(rounded(row, digits))
     names = dict.fromkeys(name for row in rows for name in row)
-    return {"columns": {name: [row.get(name) for row in rows] for name in names}, "floors": floors}
+    count = targets[0].numel()
+    return {"columns": {name: [row.get(name) for row in rows] for name in names}, "floors": floors, "n": count}
 
 
 def distribution_columns(

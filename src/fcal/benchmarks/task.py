@@ -29,8 +29,6 @@ class Task(ABC, Generic[Settings]):
         notes: Sentences on what it is, for its page.
         presets: Settings by name.
         columns: Of its tables.
-        bins: Number S of bins of calibration errors.
-        df: Number K of squared residuals in a sum q.
         problem: Class of its problems, whose steps determine the available methods.
         rows: Methods in its tables, in order; None for all whose step its problems have. Methods that users add
             follow.
@@ -44,8 +42,6 @@ class Task(ABC, Generic[Settings]):
     notes: ClassVar[tuple[str, ...]] = ()
     presets: Mapping[str, Settings]
     columns: ClassVar[tuple[Column, ...]] = COLUMNS
-    bins: ClassVar[int] = 20
-    df: ClassVar[int] = 75
     problem: ClassVar[type[Problem]]
     rows: ClassVar[tuple[str, ...] | None] = None
     changes: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
@@ -68,7 +64,8 @@ class Task(ABC, Generic[Settings]):
 
     def train(self, kind: str, config: Mapping[str, Any], store: Store, data: str | None) -> dict[str, Any]:
         """Compute a training that rows share: weights become an artifact, the rest is the result."""
-        raise NotImplementedError(kind)
+        del data
+        return self.problem.train(kind, config, store)
 
     def methods(self, names: Sequence[str] | None = None) -> list[str]:
         """Rows of its tables.
@@ -84,11 +81,10 @@ class Task(ABC, Generic[Settings]):
             for name in chosen:
                 step = method_of(name).needs
                 if not self.problem.can(step):
-                    raise ValueError(
-                        f"expected `methods` whose step {self.name} has, got {name!r}, which needs `{step}`"
-                    )
+                    needed = f"{name!r}, which needs `{step}`"
+                    raise ValueError(f"expected `methods` whose step the benchmark {self.name!r} has, got {needed}")
             return chosen
-        known = METHODS.names() if self.rows is None else [*self.rows, *added()]
+        known = dict.fromkeys(METHODS.names() if self.rows is None else [*self.rows, *added()])
         return [name for name in known if self.problem.can(method_of(name).needs)]
 
     def rows_of(self, problem: Problem, methods: Sequence[str]) -> list[str]:
@@ -105,13 +101,14 @@ class Task(ABC, Generic[Settings]):
         """The table of problems with the same labels, from the results of its rows."""
         del settings
         names = tuple(column.name for column in self.columns)
+        counts = [result["n"] for row in results.values() for result in row if result.get("n")]
         known = [result["floors"] for row in results.values() for result in row if result.get("floors")]
         return Table(
             labels=problems[0].labels,
             seeds=len(problems),
-            bins=self.bins,
-            df=self.df,
-            n_test=problems[0].n_test,
+            bins=problems[0].bins,
+            df=problems[0].df,
+            n_test=problems[0].n_test or next(iter(counts), 0),
             columns=names,
             rows={row: row_of(repetitions, names) for row, repetitions in results.items()},
             floors=known[0] if known else {},
@@ -180,4 +177,7 @@ def preset(task: Task[Settings], name: str, **changes: object) -> Settings:
     for key, settings in task.presets.items():
         known.add(key, settings)
     values = {key: value for key, value in changes.items() if value is not None}
+    unknown = [key for key in values if not hasattr(known[name], key)]
+    if unknown:
+        raise ValueError(f"expected settings of {task.name!r} with the field {unknown[0]!r}, got none")
     return dataclasses.replace(known[name], **values)  # type: ignore[type-var]

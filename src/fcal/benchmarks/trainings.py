@@ -1,10 +1,12 @@
 """How networks are trained, stored and reloaded: every training is a cell, config in, weights out."""
 
 import copy
+import json
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
@@ -78,13 +80,13 @@ class Datasets(NamedTuple):
         train: To train on.
         validation: To choose by, and to fit repairs to; methods without a held-out set train on them too.
         test: To score.
-        timed: Test rows on which prediction is timed.
+        timed: Test rows on which prediction is timed; all if None.
     """
 
     train: Any
     validation: Any
     test: Any
-    timed: Any
+    timed: Any = None
 
     @property
     def all(self) -> BatchConcat:
@@ -114,7 +116,7 @@ class NetworkTrainings(ABC):
 
     @abstractmethod
     def datasets(self, data: Config) -> Datasets:
-        """The rows of a data set."""
+        """The rows of a data set: the same whenever it is called, in any process."""
 
     @abstractmethod
     def network(self, options: Config) -> nn.Module:
@@ -128,6 +130,10 @@ class NetworkTrainings(ABC):
     def kinds(self) -> Mapping[str, Callable[[Config, Store], dict[str, Any]]]:
         """Kinds of cells, and how each is computed."""
         return {self.kind("fit"): self._fit, self.kind("crossfit"): self._crossfit, self.kind("scales"): self._scales}
+
+    def rows(self, data: Config) -> Datasets:
+        """The rows of a data set; those of two are cached."""
+        return _datasets(self, json.dumps(data, sort_keys=True))
 
     def kind(self, name: str) -> str:
         """Kind of the cells of a training: ``"fit"``, ``"crossfit"`` or ``"scales"``."""
@@ -183,17 +189,21 @@ class NetworkTrainings(ABC):
 
     def _fit(self, config: Config, store: Store) -> dict[str, Any]:
         """Train one network by one objective; the result has the history of its epochs."""
-        rows, start = self.datasets(config["data"]), config["start"]
-        network = self._new(config) if start is None else self.network_of(self.fit_cell(start), store)
+        rows, network = self.rows(config["data"]), self._new(config)
+        if config["start"] is not None:
+            start = self.fit_cell(config["start"])
+            before = self.finished(start, store)
+            if before["status"] == "failed":
+                return before
+            network = self.network_of(start, store)
         criterion = objective(ObjectiveConfig(**config["objective"]))
         train, validation = (rows.all, None) if config["all_images"] else (rows.train, rows.validation)
         started = time.process_time()  # other work on the machine does not count
         try:
             done = fit(network.train(), criterion, train, validation, FitConfig(**config["fit"]), progress=False)
         except Diverged as failure:
-            return {"status": "failed", "reason": str(failure)}
-        finally:
-            save_networks(store, self.kind("fit"), config, [network])  # those of a failure only complete the cell
+            return _failure(failure)
+        save_networks(store, self.kind("fit"), config, [network])
         history = [rounded(line) for line in done.history]
         return {
             "status": "done",
@@ -207,23 +217,26 @@ class NetworkTrainings(ABC):
         """Train the networks of a cross-fit from a common early checkpoint; the result has their errors."""
         start = time.process_time()
         early, fit_config = self._new(config), FitConfig(**config["fit"])
-        fit(early, None, self.datasets(config["data"]).all, None, FitConfig(**config["early"]), progress=False)
 
         def fit_on(rows: Any) -> nn.Module:
             network = copy.deepcopy(early)
             fit(network, None, rows, None, fit_config, progress=False)
             return network
 
-        crossfit = self._of_folds(fit_on, config)
+        try:
+            fit(early, None, self.rows(config["data"]).all, None, FitConfig(**config["early"]), progress=False)
+            crossfit = self._of_folds(fit_on, config)
+        except Diverged as failure:
+            return _failure(failure)
         seconds = time.process_time() - start
         save_networks(store, self.kind("crossfit"), config, (crossfit.full, *crossfit.without))
-        return {"seconds": round(seconds, 3), **self._errors_of_folds(crossfit, config)}
+        return {"status": "done", "seconds": round(seconds, 3), **self._errors_of_folds(crossfit, config)}
 
     def _of_folds(self, fit_on: Callable[..., nn.Module], config: Config) -> CrossFit:
         # Networks start from a common checkpoint, which has seen all rows: no further correction.
         return fcal.crossfit(
             fit_on,
-            self.datasets(config["data"]).all,
+            self.rows(config["data"]).all,
             folds=config["folds"],
             seed=config["data"]["seed"],
             batch_size=self.held_out_at_once,
@@ -232,7 +245,7 @@ class NetworkTrainings(ABC):
 
     def _errors_of_folds(self, crossfit: CrossFit, config: Config) -> dict[str, Any]:
         """Squared errors and z² of fold networks on held-out and on test rows, and of the full one on test rows."""
-        test = self.datasets(config["data"]).test
+        test = self.rows(config["data"]).test
         *folds, full = (
             _mean_squares(*self.predict(network, test)[:2]) for network in (*crossfit.without, crossfit.full)
         )
@@ -247,10 +260,25 @@ class NetworkTrainings(ABC):
         """Train the networks of error bars of a cross-fit, on errors of held-out rows."""
         crossfit = self.crossfit_of(config["crossfit"], store)
         start = time.process_time()
-        scaled = crossfit.with_scales(_fit_scales(config))
+        try:
+            scaled = crossfit.with_scales(_fit_scales(config))
+        except Diverged as failure:
+            return _failure(failure)
         seconds = time.process_time() - start
         save_networks(store, self.kind("scales"), config, [model.scales for model in (scaled.full, *scaled.without)])
-        return {"seconds": round(seconds, 3)}
+        return {"status": "done", "seconds": round(seconds, 3)}
+
+
+def _failure(diverged: Diverged) -> dict[str, Any]:
+    """The result of a training that diverged; before its first step, the network or the data are wrong."""
+    if not diverged.step:
+        raise diverged
+    return {"status": "failed", "reason": str(diverged)}
+
+
+@lru_cache(maxsize=2)
+def _datasets(source: NetworkTrainings, data: str) -> Datasets:
+    return source.datasets(json.loads(data))
 
 
 def _fit_scales(config: Config) -> Callable[[Any, nn.Module], nn.Module]:

@@ -66,9 +66,9 @@ def _run(arguments: Namespace, words: list[str]) -> int:
     )
     versions = provenance()
     document = {**done.document, "command": command, "settings": task.described(settings), "versions": versions}
-    write_json(out / "results.json", document)
     page = out / "report.html"
     write_page(page, done, command=command, preset=arguments.preset, versions=versions)
+    write_json(out / "results.json", document)
     pictures = _draw(task, done, out)
     if arguments.json:
         print_json(document)

@@ -120,10 +120,10 @@ def _within_noise(candidate: Score, best: Score, seeds: int) -> bool:
 
 
 def table_title(entry: Table) -> str:
-    """Noise and regime of a table, where it has them, else its title."""
+    """Title of a table, or its noise and regime."""
     noise, regime = (str(entry.get(name) or "") for name in ("noise", "regime"))
     parts = [f"{noise} noise" if noise else "", f"{regime} regime" if regime else ""]
-    title = ", ".join(filter(None, parts)) or str(entry.get("title") or "results")
+    title = str(entry.get("title") or ", ".join(filter(None, parts)) or "results")
     return title[0].upper() + title[1:]
 
 

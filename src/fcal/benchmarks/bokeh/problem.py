@@ -81,7 +81,7 @@ class BokehProblem(NetworkProblem):
         columns = scores["columns"]
         columns["train_s"] = None if prediction.seconds is None else round(prediction.seconds, 3)
         if prediction.again is not None:
-            columns["predict_ms"] = milliseconds(prediction.again, len(self.datasets.timed))
+            columns["predict_ms"] = milliseconds(prediction.again, len(self._timed))
         scores |= {"columns": {name: [value] for name, value in columns.items()}, "gallery": gallery(pred)}
         if isinstance(pred, Distribution):
             scores |= {"grids": other_grids(pred, target), "interval": interval(central_interval(pred, LEVEL), target)}

@@ -39,7 +39,6 @@ class BokehTask(Task[Settings]):
     presets = PRESETS
     columns = tables.TABLE_COLUMNS
     problem = BokehProblem
-    version = BokehProblem.source.version
     rows = (
         "oracle",
         "deterministic",
