@@ -220,8 +220,7 @@ def test_caption_and_heading_are_those_of_what_was_scored(files, capsys):
 def test_version_of_trainings_is_part_of_the_address_of_rows(files, capsys):
     assert run_waves(files, files / "waves.py", "--methods", "nll", "--seeds", "1", "--json") == 0
     first = json.loads(capsys.readouterr().out)["tables"][0]["rows"]["nll"]["nll"]["mean"]
-    monkey = dict(TASKS._entries)
-    del TASKS._entries["waves"]
+    del TASKS._entries["waves"]  # as in a new process
     noisier = edited(
         files, "noisier.py", ("(0.1 + 0.1", "(0.5 + 0.1"), ('task = "waves"', 'task, version = "waves", 2')
     )
