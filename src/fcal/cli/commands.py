@@ -157,7 +157,11 @@ def _add_columns(command: _Parser) -> None:
 
 
 def _add_benchmark(commands: Commands) -> None:
-    command = commands.add_parser("benchmark", help="every method beside every other, on data whose truth is known")
+    command = commands.add_parser(
+        "benchmark",
+        help="every method beside every other, on data whose truth is known",
+        epilog="a benchmark of your own: fcal benchmark NAME --plugin FILE.py",
+    )
     tasks = command.add_subparsers(metavar="TASK", required=True)
     for name in TASKS.names():
         _add_task(tasks, name, TASKS[name])
