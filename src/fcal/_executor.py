@@ -167,6 +167,9 @@ class _Worker:
             future.set_result(self.job.function(*self.job.args))
         except Exception as error:  # raised again by `Job.result`
             future.set_exception(error)
+        except BaseException:  # Ctrl-C: the job is not tried again
+            self.job = None
+            raise
         return future
 
     def collect(self, future: Future[Any]) -> tuple[Job, BaseException | None]:
@@ -194,7 +197,6 @@ class _ProcessWorker(_Worker):
         self._future: Future[Any] = Future()
 
     def start(self, job: Job) -> None:
-        super().start(job)
         self.is_started = True
         with signal_handler(signal.SIGINT, signal.SIG_IGN):  # a new process inherits it: its parent handles Ctrl-C
             try:
@@ -205,6 +207,7 @@ class _ProcessWorker(_Worker):
             except self._loky.BrokenProcessPool as error:  # killed while it was idle
                 self._future = Future()
                 self._future.set_exception(error)
+        super().start(job)
 
     def future(self) -> Future[Any]:
         return self._future

@@ -194,10 +194,9 @@ def write_artifact(path: str | os.PathLike[str], content: bytes) -> None:
 def is_whole(path: str | os.PathLike[str]) -> bool:
     """Whether a file exists and has the checksum beside it."""
     try:
-        _verified(Path(path))
-    except (OSError, ValueError):
+        return sha256_of(path).encode() == _sidecar(Path(path)).read_bytes()[:64]
+    except OSError:
         return False
-    return True
 
 
 def read_artifact(path: str | os.PathLike[str]) -> bytes | None:
@@ -226,8 +225,7 @@ def read_artifact(path: str | os.PathLike[str]) -> bytes | None:
 
 
 def _verified(path: Path) -> bytes:
-    checksum = _sidecar(path).read_bytes()[:64]
-    content = path.read_bytes()
+    checksum, content = _sidecar(path).read_bytes()[:64], path.read_bytes()
     if hashlib.sha256(content).hexdigest().encode() != checksum:
         raise ValueError("its checksum does not fit")
     return content

@@ -148,11 +148,17 @@ def sampled_moments_of_q(
 
 
 def draw_indices(count: int, df: int, draws: int, *, generator: torch.Generator | None, device: torch.device) -> Tensor:
-    """Indices of independent random subsets of ``df`` elements, by Floyd's algorithm for all draws at once.
+    """Independent random subsets without replacement, by Floyd's algorithm for all draws at once.
+
+    Args:
+        count: Number of elements to draw from.
+        df: Elements in a draw, at most ``count``.
+        draws: Number of draws.
+        generator: Source of randomness; torch's default if None.
+        device: Device of the result; random numbers come from the device of the generator.
 
     Returns:
-        Indices below ``count``, all different within a row, on ``device``; random numbers come from the device of the
-        generator. Shape ``(draws, df)``.
+        Indices below ``count``, all different within a row. Shape ``(draws, df)``.
 
     Example:
         >>> draw_indices(3, 3, 1, generator=None, device=torch.device("cpu")).sort().values
@@ -171,10 +177,16 @@ def draw_indices(count: int, df: int, draws: int, *, generator: torch.Generator 
 
 
 def weighted_indices(weight: Tensor, df: int, draws: int, *, generator: torch.Generator | None) -> Tensor:
-    """Indices of draws in proportion to weights; with replacement, so that the mean of q is the weighted one.
+    """Random draws in proportion to weights; with replacement, so that the mean of q is the weighted one.
+
+    Args:
+        weight: Non-negative weights. Shape ``(N,)``.
+        df: Elements in a draw.
+        draws: Number of draws.
+        generator: Source of randomness; torch's default if None.
 
     Returns:
-        Indices below N, the number of weights. Shape ``(draws, df)``.
+        Indices below N. Shape ``(draws, df)``.
 
     Example:
         >>> weighted_indices(torch.tensor([0.0, 1.0]), 2, 1, generator=None)

@@ -85,7 +85,8 @@ def unstandardize(pred: Distribution, z: Tensor) -> Tensor:
 
 def _slope_of_value(pred: Distribution, value: Tensor) -> Tensor:
     """Derivative of a value by its residual, without the probability, which underflows; 0 at an end of the support."""
-    law = law_of(pred).map(lambda p, _: p.detach(), lambda p: p.detach()).to(torch.float64)
+    law = law_of(pred)
+    law = law.map(lambda p, _: p.detach().to(torch.float64), lambda p: p.detach().to(torch.float64))
     with torch.enable_grad():
         value = value.requires_grad_()
         (slope,) = torch.autograd.grad(_residuals(law, value).sum(), value)

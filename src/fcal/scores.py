@@ -9,6 +9,7 @@ from torch.distributions import Distribution
 from fcal._checks import check_count, is_tracing
 from fcal._registry import Registry
 from fcal.distributions.crps_quadrature import crps_by_quadrature
+from fcal.distributions.family import Law
 from fcal.distributions.observation import Observation, observe
 
 __all__ = ["crps", "nll"]
@@ -91,19 +92,25 @@ def crps(
 def element_crps(observation: Observation) -> Tensor:
     """CRPS of every scalar in float64; hidden ones are arbitrary."""
     law, family = observation.law, observation.law.family
-    where = family.crps_where
-    is_accurate = where is None or bool(where(*law.parameters).all())
-    if family.crps is not None and is_accurate and not law.transforms:
-        return family.crps(observation.target, *law.parameters)
-    largest = torch.finfo(observation.dtype).max
-    return crps_by_quadrature(law, observation.target).clamp(max=largest)  # infinite for very heavy tails
+    if family.crps is None or law.transforms or not _has_closed_form(law):
+        largest = torch.finfo(observation.dtype).max
+        return crps_by_quadrature(law, observation.target).clamp(max=largest)  # infinite for very heavy tails
+    return family.crps(observation.target, *law.parameters)
+
+
+def _has_closed_form(law: Law) -> bool:
+    where = law.family.crps_where
+    return where is None or bool(where(*law.parameters).all())
 
 
 def element_nll(observation: Observation) -> Tensor:
     """Negative log-likelihood of every element (scalar or row) in working precision; hidden ones are arbitrary."""
     law = observation.law
     inner, _, log_slope = law.pull_back(observation.target)
-    log_density = law.family.log_density(law.kind, inner, *law.parameters)
+    if law.family.log_prob is not None:
+        log_density = law.family.log_prob(inner, *law.parameters)
+    else:
+        log_density = law._replace(transforms=()).distribution().log_prob(inner)
     if law.transforms and law.family.event_dim:
         log_slope = torch.as_tensor(log_slope).expand(inner.shape).sum(-1)
     return log_slope - log_density

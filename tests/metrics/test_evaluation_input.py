@@ -7,7 +7,7 @@ import sys
 
 import pytest
 import torch
-from torch.distributions import Bernoulli, Laplace, MultivariateNormal, Normal, Uniform
+from torch.distributions import Bernoulli, Independent, Laplace, MultivariateNormal, Normal, Uniform
 
 import fcal
 from fcal.metrics import Report, fingerprint
@@ -280,3 +280,11 @@ def test_evaluate_and_temperature_need_torch_and_numpy_only():
     run = subprocess.run([sys.executable, "-c", BLOCKED], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     assert run.stdout == "expected torchmetrics for fcal.metrics.Calibration; pip install 'fcal[metrics]'\n"
+
+
+@pytest.mark.parametrize("shape", [(50,), (50, 2)])
+def test_labels_of_vectors_inside_independent_are_those_of_rows_or_vectors(shape):
+    covariance = torch.eye(3).expand(50, 2, 3, 3)
+    pred = Independent(MultivariateNormal(torch.zeros(50, 2, 3), covariance), 1)
+    report = fcal.evaluate(pred, torch.randn(50, 2, 3), group=torch.zeros(shape, dtype=torch.int64))
+    assert report.n == 300

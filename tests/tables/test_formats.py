@@ -1,5 +1,7 @@
 """The same rows come out of every format, layout and cut."""
 
+import pickle
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -327,3 +329,26 @@ def test_memory_is_bounded_by_a_chunk_even_in_one_row_group(tmp_path):
     )
     assert size == 48_000_000
     assert used < 12_000_000
+
+
+def test_predictions_that_another_process_gets_read_the_same_rows(tmp_path):
+    path = tmp_path / "predictions.csv"
+    path.write_text("m,s,t\n1,2,3\n4,5,6\n", encoding="utf-8")
+    columns = Columns(mean="m", std="s", target="t")
+    copy = pickle.loads(pickle.dumps(open_predictions(path, columns=columns, family="laplace")))
+    (chunk,) = copy
+    assert (type(chunk.pred).__name__, chunk.target.tolist()) == ("Laplace", [3.0, 6.0])
+
+
+def test_sample_of_a_csv_file_may_end_within_a_character(tmp_path):
+    """Lines end with a carriage return alone; the first 262,144 bytes cut a character of two bytes."""
+    header, row = "mean,std,target,name\r", "1,2,3,é\r"
+    text = header + row * 40_000
+    start = 262_144 - len(header.encode())
+    while text.encode()[262_143:262_145] != "é".encode():
+        header = header.replace("name", "name" + "x")
+        text = header + row * 40_000
+        assert len(header) < start
+    path = tmp_path / "cr.csv"
+    path.write_bytes(text.encode())
+    assert sum(len(chunk.target) for chunk in open_predictions(path)) == 40_000

@@ -17,7 +17,7 @@ from training.toys import net, wave
 
 from fcal.cli import main
 from fcal.training import FitConfig, ObjectiveConfig, fit, objective
-from fcal.training.checkpoints import read_checkpoint
+from fcal.training.checkpoints import checkpoint_to_resume, read_checkpoint
 
 CONFIG = FitConfig(
     epochs=3, batch_size=16, learning_rate=0.01, schedule="one-cycle", patience=5, checkpoint_every_steps=1
@@ -303,3 +303,9 @@ def test_killed_run_goes_on_and_equals_an_uninterrupted_one(killed, tmp_path, na
     assert main(["train", str(folder / "config.toml"), "--out", str(tmp_path / "whole")]) == 0
     for file in ("weights.safetensors", "config.toml", "training/history.csv"):
         assert (folder / name / file).read_bytes() == (tmp_path / "whole" / file).read_bytes(), file
+
+
+def test_folder_with_a_training_of_an_earlier_version_is_refused(tmp_path):
+    (tmp_path / "checkpoint.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"without a training of an earlier version, got its checkpoint\.json"):
+        checkpoint_to_resume(tmp_path / "checkpoint.fcal", FitConfig(), None, None, resume=True)

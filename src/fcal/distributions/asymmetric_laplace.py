@@ -1,12 +1,13 @@
 """The asymmetric Laplace distribution, with an exponential tail of a different scale on each side."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
-from torch.distributions import constraints
+from torch.distributions import Distribution, constraints
 from torch.distributions.utils import broadcast_all
 from torch.nn.functional import logsigmoid
 
-from fcal.distributions.by_formulas import ByFormulas
 from fcal.distributions.family import Family, register
 from fcal.distributions.location_scale import unit
 
@@ -63,7 +64,7 @@ def _crps(value: Tensor, loc: Tensor, scale: Tensor, asymmetry: Tensor) -> Tenso
     return scale * (beyond + between + other * other_share.square() / 2)
 
 
-class AsymmetricLaplace(ByFormulas):
+class AsymmetricLaplace(Distribution):
     r"""Laplace distribution with scale :math:`s \kappa` on the left and :math:`s / \kappa` on the right.
 
     Its location is the quantile :math:`\kappa^2 / (1 + \kappa^2)`: its likelihood is the loss of quantile regression.
@@ -88,6 +89,7 @@ class AsymmetricLaplace(ByFormulas):
         "asymmetry": constraints.positive,
     }
     support = constraints.real
+    has_rsample = True
 
     def __init__(
         self,
@@ -98,6 +100,14 @@ class AsymmetricLaplace(ByFormulas):
     ) -> None:
         self.loc, self.scale, self.asymmetry = broadcast_all(loc, scale, asymmetry)
         super().__init__(self.loc.shape, validate_args=validate_args)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> "AsymmetricLaplace":
+        """Expand to a larger batch shape."""
+        new = self._get_checked_instance(AsymmetricLaplace, _instance)  # type: ignore[no-untyped-call]
+        new.loc, new.scale, new.asymmetry = (p.expand(batch_shape) for p in (self.loc, self.scale, self.asymmetry))
+        super(AsymmetricLaplace, new).__init__(torch.Size(batch_shape), validate_args=False)
+        new._validate_args = self._validate_args
+        return new
 
     @property
     def mean(self) -> Tensor:
@@ -113,6 +123,28 @@ class AsymmetricLaplace(ByFormulas):
     def variance(self) -> Tensor:
         r""":math:`s^2 (\kappa^2 + 1 / \kappa^2)`."""
         return self.scale.square() * (self.asymmetry.square() + self.asymmetry.pow(-2))
+
+    def rsample(self, sample_shape: Any = ()) -> Tensor:
+        """Differentiable samples, by the inverse CDF."""
+        shape = self._extended_shape(torch.Size(sample_shape))
+        tiny = torch.finfo(self.loc.dtype).tiny
+        return self.icdf(torch.rand(shape, dtype=self.loc.dtype, device=self.loc.device).clamp(min=tiny))
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log-density."""
+        if self._validate_args:
+            self._validate_sample(value)
+        return _log_prob(value, self.loc, self.scale, self.asymmetry)
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """Probability below ``value``."""
+        if self._validate_args:
+            self._validate_sample(value)
+        return torch.exp(_log_cdf(value, self.loc, self.scale, self.asymmetry))
+
+    def icdf(self, value: Tensor) -> Tensor:
+        """Quantile of a probability."""
+        return _quantile(value, 1 - value, self.loc, self.scale, self.asymmetry)
 
     def entropy(self) -> Tensor:
         r""":math:`1 + \log(s (\kappa + 1 / \kappa))`."""

@@ -79,8 +79,7 @@ def _panels(law: Law, target: Tensor) -> tuple[Tensor, "_Grid"]:
     """Targets clamped to the range of the panels, shape ``(n,)``, and the panels."""
     scores = torch.tensor(_SCORES, dtype=torch.float64, device=target.device)
     below, above = (0.5 * torch.erfc(sign * scores * math.sqrt(0.5)) for sign in (-1, 1))
-    mixture = law.family.component is not None  # its quantiles are those of the components, in the last dimension
-    columns = law.map(lambda p, dims: p.unsqueeze(-1 if mixture else -1 - dims), lambda p: p.unsqueeze(-1))
+    columns = law.map(lambda p, _: p.unsqueeze(-1), lambda p: p.unsqueeze(-1))
     family, parameters = law.family, columns.parameters
     if family.component is not None:
         family, parameters = family.component, parameters[1:]

@@ -46,8 +46,6 @@ class Family:
             which the smaller is exact.
         log_prob: ``(value, *parameters)`` to the log-density; default: the ``log_prob`` of the class.
         residual: ``(value, *parameters)`` to z, if there is a shorter way than by the CDF.
-        residual_and_log_slope: ``(value, *parameters)`` to z and log dz/dy, if shorter than by the density.
-        value_at: ``(z, *parameters)`` to the value with residual z, if shorter than by the quantile.
         central: ``(value, *parameters)`` to the CDF minus one half, accurate near the median.
         support: ``(value, *parameters)`` to True where a value is in the support; default: everywhere.
         bounds: ``(*parameters)`` to the ends of the support, if they depend on parameters.
@@ -92,8 +90,6 @@ class Family:
     quantile: Formula | None = None
     log_prob: Formula | None = None
     residual: Formula | None = None
-    residual_and_log_slope: Callable[..., tuple[Tensor, Tensor]] | None = None
-    value_at: Formula | None = None
     central: Formula | None = None
     support: Formula | None = None
     bounds: Callable[..., tuple[Tensor, Tensor]] | None = None
@@ -124,15 +120,6 @@ class Family:
     def dims(self) -> tuple[int, ...]:
         """Number of event dimensions of each parameter."""
         return self.parameter_dims or (0,) * len(self.parameters)
-
-    def batch_shapes(self, parameters: tuple[Tensor, ...]) -> list[torch.Size]:
-        """Shapes of parameters without their event dimensions."""
-        return [p.shape[: p.dim() - d] for p, d in zip(parameters, self.dims(), strict=True)]
-
-    def known_constraints(self, kind: type[Distribution]) -> Mapping[str, Any]:
-        """Constraints of the parameters, or those of the class ``kind``, by name."""
-        known: Any = kind.arg_constraints if self.constraints is None else self.constraints
-        return known if isinstance(known, Mapping) else {}
 
     def log_density(self, kind: type[Distribution], value: Tensor, *parameters: Tensor) -> Tensor:
         """Log-density by :attr:`log_prob`, or by the ``log_prob`` of the class ``kind``."""
@@ -190,7 +177,7 @@ def family_residual(family: Family, value: Tensor, *parameters: Tensor) -> Tenso
     else:
         assert family.log_cdf is not None  # Family guarantees both
         assert family.log_survival is not None
-        z = from_nearer_tail(family.log_cdf(value, *parameters), family.log_survival(value, *parameters))
+        z = _from_nearer_tail(family.log_cdf(value, *parameters), family.log_survival(value, *parameters))
     return z if family.central is None else _refined_near_median(z, family.central, (value, *parameters))
 
 
@@ -217,8 +204,7 @@ def _from_central(c: Tensor) -> Tensor:
     return math.sqrt(2 * math.pi) * series
 
 
-def from_nearer_tail(log_cdf: Tensor, log_survival: Tensor) -> Tensor:
-    """Residual of two log-tails, of which only the smaller one is used."""
+def _from_nearer_tail(log_cdf: Tensor, log_survival: Tensor) -> Tensor:
     below = log_cdf <= log_survival
     z = normal_quantile_of_log(torch.where(below, log_cdf, log_survival))
     return torch.where(below, z, -z)

@@ -232,10 +232,7 @@ def stack(preds: Sequence[Distribution]) -> Distribution:
         raise ValueError(f"expected `preds` of a scalar family, got {laws[0].name}")
     (shape,) = shapes
     by_name = zip(*(law.parameters for law in laws), strict=True)
-    parameters = tuple(
-        torch.stack([value.expand((*shape, *value.shape[value.dim() - dims :])) for value in values], -1 - dims)
-        for values, dims in zip(by_name, laws[0].family.dims(), strict=True)
-    )
+    parameters = tuple(torch.stack([value.expand(shape) for value in values], -1) for values in by_name)
     return laws[0]._replace(parameters=parameters).distribution()
 
 

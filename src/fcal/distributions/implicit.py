@@ -69,11 +69,13 @@ def attach(value: Tensor, inputs: tuple[Tensor, ...], slopes: tuple[Tensor, ...]
 def by_regime(first: Tensor, formulas: tuple[Callable[..., Any], Callable[..., Any]], *inputs: Tensor) -> list[Tensor]:
     """Evaluate the first formula where ``first`` is True and the second elsewhere, each on its own elements only.
 
-    All shapes are ``(N,)``; both formulas return the same number of tensors.
+    Args:
+        first: Elements of the first formula. Shape ``(N,)``.
+        formulas: Functions of the inputs that return the same number of tensors.
+        inputs: Shapes ``(N,)``.
     """
     if is_tracing():
-        blended = (_everywhere(mask, formula, *inputs) for mask, formula in zip((first, ~first), formulas, strict=True))
-        return [torch.where(first, a, b) for a, b in zip(*blended, strict=True)]
+        return _blended(first, formulas, *inputs)
     chosen = int(first.sum())
     if chosen in (0, first.numel()):
         return list(formulas[0 if chosen else 1](*inputs))
@@ -87,16 +89,20 @@ def by_regime(first: Tensor, formulas: tuple[Callable[..., Any], Callable[..., A
     return results
 
 
-def _everywhere(mask: Tensor, formula: Callable[..., Any], *inputs: Tensor) -> Any:
-    """A formula on all elements, for torch.compile; those outside the mask get the inputs of one inside."""
-    inside = mask.to(torch.uint8).argmax().reshape(1)
-    return formula(*(torch.where(mask, x, x.index_select(0, inside)) for x in inputs))
+def _blended(first: Tensor, formulas: tuple[Callable[..., Any], ...], *inputs: Tensor) -> list[Tensor]:
+    """Both formulas on all elements, for torch.compile; elements of the other formula get valid inputs."""
+    results = []
+    for mask, formula in zip((first, ~first), formulas, strict=True):
+        own = mask.to(torch.uint8).argmax().reshape(1)
+        results.append(formula(*(torch.where(mask, x, x.index_select(0, own)) for x in inputs)))
+    return [torch.where(first, a, b) for a, b in zip(*results, strict=True)]
 
 
 def patched(few: Tensor, value: Tensor, formula: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
     """Replace a value by a formula where ``few`` is True; may modify ``value`` in place."""
     if is_tracing():
-        return torch.where(few, _everywhere(few, formula, *inputs), value)
+        own = few.to(torch.uint8).argmax().reshape(1)
+        return torch.where(few, formula(*(torch.where(few, x, x.index_select(0, own)) for x in inputs)), value)
     where = few.nonzero().squeeze(1)
     if not len(where):
         return value
@@ -301,9 +307,12 @@ def solved(tail: TailOf, start: Callable[..., Tensor], lower: Tensor, upper: Ten
 
 
 def polished(coordinate: Tensor, value: Tensor, goal: Tensor, slope: Tensor) -> Tensor:
-    """One more step of Newton's method from a root, recorded by autograd.
+    """One more step of Newton's method, recorded by autograd: it gives the gradient of the implicit function.
 
-    ``value`` of the function at the root is differentiable in the parameters and ``goal`` in the probabilities, so the
-    step gives the gradient of the implicit function.
+    Args:
+        coordinate: The root, without gradient.
+        value: The function at the root, differentiable in the parameters.
+        goal: Target of the function, differentiable in the probabilities.
+        slope: Derivative of the function at the root, without gradient.
     """
     return coordinate + (goal - value) / slope.detach()

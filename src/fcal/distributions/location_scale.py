@@ -5,11 +5,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributions
-from torch.distributions import constraints
+from torch.distributions import Distribution, constraints
 from torch.distributions.utils import broadcast_all
 from torch.nn.functional import logsigmoid
 
-from fcal.distributions.by_formulas import ByFormulas
 from fcal.distributions.family import Family, register
 from fcal.distributions.tails import LOG_SQRT_2PI, finite_exp, log1mexp_of_log, log_normal_cdf, normal_quantile
 
@@ -66,8 +65,6 @@ NORMAL = Family(
     quantile=lambda lower, upper, loc, scale: loc + scale * normal_quantile(lower, upper),
     log_prob=_normal_log_prob,
     residual=unit,
-    residual_and_log_slope=lambda value, loc, scale: (unit(value, loc, scale), -scale.log()),
-    value_at=lambda z, loc, scale: loc + scale * z,
     crps=_normal_crps,
     location="loc",
     native=True,
@@ -108,7 +105,7 @@ LAPLACE = Family(
 )
 
 
-class Logistic(ByFormulas):
+class Logistic(Distribution):
     r"""Logistic distribution with density :math:`e^{-t} / (s (1 + e^{-t})^2)`, :math:`t = (y - \mu) / s`.
 
     Args:
@@ -126,10 +123,19 @@ class Logistic(ByFormulas):
 
     arg_constraints = {"loc": constraints.real, "scale": constraints.positive}
     support = constraints.real
+    has_rsample = True
 
     def __init__(self, loc: Tensor | float, scale: Tensor | float, validate_args: bool | None = None) -> None:
         self.loc, self.scale = broadcast_all(loc, scale)
         super().__init__(self.loc.shape, validate_args=validate_args)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> "Logistic":
+        """Expand to a larger batch shape."""
+        new = self._get_checked_instance(Logistic, _instance)  # type: ignore[no-untyped-call]
+        new.loc, new.scale = self.loc.expand(batch_shape), self.scale.expand(batch_shape)
+        super(Logistic, new).__init__(torch.Size(batch_shape), validate_args=False)
+        new._validate_args = self._validate_args
+        return new
 
     @property
     def mean(self) -> Tensor:
@@ -145,6 +151,30 @@ class Logistic(ByFormulas):
     def variance(self) -> Tensor:
         r""":math:`s^2 \pi^2 / 3`."""
         return (self.scale * (math.pi / math.sqrt(3))).square()
+
+    def rsample(self, sample_shape: Any = ()) -> Tensor:
+        """Differentiable samples, by the inverse CDF."""
+        shape = self._extended_shape(torch.Size(sample_shape))
+        tiny = torch.finfo(self.loc.dtype).tiny
+        uniform = torch.rand(shape, dtype=self.loc.dtype, device=self.loc.device).clamp(min=tiny)
+        return self.icdf(uniform)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log-density."""
+        if self._validate_args:
+            self._validate_sample(value)
+        t = (value - self.loc) / self.scale
+        return logsigmoid(t) + logsigmoid(-t) - self.scale.log()
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """Probability below ``value``."""
+        if self._validate_args:
+            self._validate_sample(value)
+        return torch.sigmoid((value - self.loc) / self.scale)
+
+    def icdf(self, value: Tensor) -> Tensor:
+        """Quantile of a probability."""
+        return self.loc + self.scale * torch.logit(value)
 
     def entropy(self) -> Tensor:
         r""":math:`\log s + 2`."""

@@ -1,17 +1,19 @@
 """``MixtureSameFamily`` of any scalar family, by the tails of its components."""
 
 import math
+from collections.abc import Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.distributions import Categorical, Distribution, MixtureSameFamily
 
 from fcal._checks import is_tracing
-from fcal.distributions.family import Family, Formula, family_of, from_nearer_tail
+from fcal.distributions.family import Family, Formula, family_of
 from fcal.distributions.implicit import LogOdds, log_odds, polished, root
 from fcal.distributions.location_scale import NORMAL
+from fcal.distributions.tails import normal_quantile_of_log
 
 _WEIGHTS = "mixture_distribution.logits"
 _COMPONENT = "component_distribution."
@@ -37,7 +39,10 @@ class Mixture(NamedTuple):
 
     def residual(self, value: Tensor, logits: Tensor, *parameters: Tensor) -> Tensor:
         """Residual of the smaller tail."""
-        return from_nearer_tail(*self._tails(value, logits, *parameters))
+        below, above = self._tails(value, logits, *parameters)
+        lower = below <= above
+        z = normal_quantile_of_log(torch.where(lower, below, above))
+        return torch.where(lower, z, -z)
 
     def log_prob(self, value: Tensor, logits: Tensor, *parameters: Tensor) -> Tensor:
         """Log of the weighted sum of the components' densities."""
@@ -75,7 +80,8 @@ class Mixture(NamedTuple):
     def as_family(self) -> Family:
         """The family of the mixture."""
         names = tuple(_COMPONENT + name for name in self.family.parameters)
-        known = self.family.known_constraints(self.kind)
+        declared: Any = self.kind.arg_constraints if self.family.constraints is None else self.family.constraints
+        known: Mapping[str, Any] = declared if isinstance(declared, Mapping) else {}
         ordered, location = self.family.ordered, self.family.location
         return Family(
             parameters=(_WEIGHTS, *names),

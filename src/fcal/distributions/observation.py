@@ -1,6 +1,7 @@
 """Predictions with their targets: checked, missing targets hidden, precision widened."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -207,13 +208,13 @@ def _hide_missing(law: Law, target: Tensor, valid: Tensor) -> tuple[Law, Tensor]
 def check_parameter_values(law: Law) -> None:
     """Check that every parameter is finite and satisfies the constraints of its family."""
     named = {name: p.detach() for name, p in zip(law.family.parameters, law.parameters, strict=True)}
-    known = law.family.known_constraints(law.kind)
+    known = law.kind.arg_constraints if law.family.constraints is None else law.family.constraints
     for name, value in named.items():
         if name in law.family.unbounded:
             check_values(f"pred.{name}", "not NaN", value, ~torch.isnan(value))
         elif not _surely_finite(value):
             check_values(f"pred.{name}", "finite", value, torch.isfinite(value))
-        constraint = known.get(name)
+        constraint = known.get(name) if isinstance(known, Mapping) else None
         if constraint is constraints.real or (constraint is constraints.positive and _surely_positive(value)):
             continue
         if constraint is not None and not constraints.is_dependent(constraint):

@@ -1,16 +1,14 @@
 r"""Distributions whose residual is a piecewise linear function of the value: closed forms, and :class:`QuantileLaw`."""
 
 import math
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.distributions import constraints
+from torch.distributions import Distribution, constraints
 
-from fcal.distributions.by_formulas import ByResidual, ResidualFormulas
 from fcal.distributions.family import Family, Law
-from fcal.distributions.tails import log_normal_density, normal_cdf, normal_quantile
+from fcal.distributions.tails import log_normal_cdf, log_normal_density, normal_cdf, normal_quantile
 
 
 class Segments(NamedTuple):
@@ -104,9 +102,8 @@ def crps_under_normal(residual: Segments, value: Tensor) -> Tensor:
     return to_value + picked(above, anchor) + width * (_area(-t) - _area(-start))
 
 
-@dataclass(frozen=True)
-class _Levels(ResidualFormulas):
-    """Formulas of :class:`QuantileLaw`; its quantiles, a vector, are the only parameter.
+class _Levels(NamedTuple):
+    """Formulas of :class:`QuantileLaw`; the quantiles are its parameters.
 
     Attributes:
         levels: Probabilities of the quantiles. Shape ``(Q,)``.
@@ -116,31 +113,53 @@ class _Levels(ResidualFormulas):
     levels: Tensor
     residuals: Tensor
 
-    def segments(self, values: Tensor) -> Segments:
+    def segments(self, *values: Tensor) -> Segments:
         """Residual as a function of the value."""
-        return Segments.through(values, self.residuals.to(values.device))
+        x = torch.stack(values, -1)
+        return Segments.through(x, self.residuals.to(x.device))
 
-    def residual(self, value: Tensor, *parameters: Tensor) -> Tensor:
-        return self.segments(*parameters).value_and_slope(value)[0]
+    def residual(self, value: Tensor, *values: Tensor) -> Tensor:
+        return self.segments(*values).value_and_slope(value)[0]
 
-    def residual_and_log_slope(self, value: Tensor, *parameters: Tensor) -> tuple[Tensor, Tensor]:
-        z, slope = self.segments(*parameters).value_and_slope(value)
-        return z, slope.log()
+    def log_cdf(self, value: Tensor, *values: Tensor) -> Tensor:
+        return log_normal_cdf(self.residual(value, *values))
 
-    def value_at(self, z: Tensor, *parameters: Tensor) -> Tensor:
-        return self.segments(*parameters).inverse().value_and_slope(z)[0]
+    def log_survival(self, value: Tensor, *values: Tensor) -> Tensor:
+        return log_normal_cdf(-self.residual(value, *values))
 
-    def family(self) -> Family:
-        return self.as_family(
-            parameters=("values",),
-            parameter_dims=(1,),
-            crps=lambda value, values: crps_under_normal(self.segments(values), value),
+    def log_prob(self, value: Tensor, *values: Tensor) -> Tensor:
+        z, slope = self.segments(*values).value_and_slope(value)
+        return log_normal_density(z) + slope.log()
+
+    def quantile(self, lower: Tensor, upper: Tensor, *values: Tensor) -> Tensor:
+        return self.value_at(normal_quantile(lower, upper), *values)
+
+    def value_at(self, z: Tensor, *values: Tensor) -> Tensor:
+        """Value whose residual is z."""
+        return self.segments(*values).inverse().value_and_slope(z)[0]
+
+    def crps(self, value: Tensor, *values: Tensor) -> Tensor:
+        return crps_under_normal(self.segments(*values), value)
+
+    def distribution(self, *values: Tensor) -> "QuantileLaw":
+        columns = torch.stack(torch.broadcast_tensors(*values), -1)
+        return QuantileLaw(self.levels, columns, validate_args=False)
+
+    def as_family(self) -> Family:
+        return Family(
+            parameters=tuple(f"values[{index}]" for index in range(len(self.levels))),
+            log_cdf=self.log_cdf,
+            log_survival=self.log_survival,
+            residual=self.residual,
+            quantile=self.quantile,
+            log_prob=self.log_prob,
+            crps=self.crps,
             constraints={},
-            build=lambda values: QuantileLaw(self.levels, values, validate_args=False),
+            build=self.distribution,
         )
 
 
-class QuantileLaw(ByResidual):
+class QuantileLaw(Distribution):
     r"""Distribution with given quantiles, for models that predict only quantiles (q05, q50, q95, ...).
 
     The residual :math:`z = \Phi^{-1}(F(y))` is linear between neighbouring quantiles and extrapolated beyond the
@@ -169,7 +188,10 @@ class QuantileLaw(ByResidual):
         is row 1: 2, 1.5
     """
 
+    arg_constraints: dict[str, constraints.Constraint] = {}
     support = constraints.real
+    has_rsample = True
+    fitted_on: str | None = None
 
     def __init__(self, levels: Tensor | list[float], values: Tensor, validate_args: bool | None = None) -> None:
         if not isinstance(values, Tensor) or not values.is_floating_point():
@@ -180,18 +202,61 @@ class QuantileLaw(ByResidual):
             _check_increasing(values.detach())
         self.values = values
         self._formulas = _Levels(self.levels, normal_quantile(self.levels, 1 - self.levels))
-        self._law = Law(QuantileLaw, self._formulas.family(), (values,), name="QuantileLaw")
+        self._law = Law(QuantileLaw, self._formulas.as_family(), values.unbind(-1), name="QuantileLaw")
         super().__init__(values.shape[:-1], validate_args=validate_args)
 
-    def expand(self, batch_shape: Any, _instance: Any = None) -> Self:
+    def expand(self, batch_shape: Any, _instance: Any = None) -> "QuantileLaw":
         """Expand to a larger batch shape."""
         values = self.values.expand(*torch.Size(batch_shape), self.values.shape[-1])
-        new = type(self)(self.levels, values, validate_args=False)
+        new = QuantileLaw(self.levels, values, validate_args=False)
         new._validate_args, new.fitted_on = self._validate_args, self.fitted_on
         return new
 
+    @property
+    def mean(self) -> Tensor:
+        """Closed form, from the normal density of each segment."""
+        return self._moments()[0].to(self.values.dtype)
+
+    @property
+    def variance(self) -> Tensor:
+        """Closed form, from the normal density of each segment."""
+        return self._moments()[1].to(self.values.dtype)
+
+    @property
+    def stddev(self) -> Tensor:
+        """Square root of the variance, taken before it is rounded to the dtype of ``values``."""
+        return self._moments()[1].sqrt().to(self.values.dtype)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log-density."""
+        return self._of(value, self._formulas.log_prob)
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """Probability below ``value``."""
+        return self._of(value, lambda y, *values: normal_cdf(self._formulas.residual(y, *values)))
+
+    def icdf(self, value: Tensor) -> Tensor:
+        """Quantile of a probability."""
+        p = value.to(torch.float64)
+        return self._formulas.value_at(normal_quantile(p, 1 - p), *self._columns()).to(self.values.dtype)
+
+    def rsample(self, sample_shape: Any = ()) -> Tensor:
+        """Differentiable samples, whose residuals are standard normal."""
+        shape = self._extended_shape(torch.Size(sample_shape))
+        z = torch.randn(shape, dtype=torch.float64, device=self.values.device)
+        return self._formulas.value_at(z, *self._columns()).to(self.values.dtype)
+
+    def _columns(self) -> tuple[Tensor, ...]:
+        return self.values.to(torch.float64).unbind(-1)
+
+    def _of(self, value: Tensor, formula: Any) -> Tensor:
+        if self._validate_args:
+            self._validate_sample(value)
+        result: Tensor = formula(value.to(torch.float64), *self._columns())
+        return result.to(torch.promote_types(self.values.dtype, value.dtype))
+
     def _moments(self) -> tuple[Tensor, Tensor]:
-        return moments_under_normal(self._formulas.segments(self.values.to(torch.float64)).inverse())
+        return moments_under_normal(self._formulas.segments(*self._columns()).inverse())
 
 
 def _checked_levels(levels: Tensor, values: Tensor) -> Tensor:

@@ -5,10 +5,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import constraints
+from torch.distributions import Distribution, constraints
 from torch.distributions.utils import broadcast_all
 
-from fcal.distributions.by_formulas import ByFormulas
 from fcal.distributions.family import Family, register
 from fcal.distributions.implicit import LogOdds, attach, flattened, legendre, polished, root
 from fcal.distributions.location_scale import unit
@@ -150,7 +149,7 @@ def _distance(log_goal: Tensor, start: Tensor, end: Tensor) -> Tensor:
     return torch.exp(polished(log_width, _log_mass(a, a + width, width), goal, slope)).reshape(shape)
 
 
-class TruncatedNormal(ByFormulas):
+class TruncatedNormal(Distribution):
     r"""Normal distribution :math:`N(\mu, \sigma^2)` truncated to an interval.
 
     Args:
@@ -174,6 +173,7 @@ class TruncatedNormal(ByFormulas):
         "low": constraints.dependent(is_discrete=False, event_dim=0),
         "high": constraints.dependent(is_discrete=False, event_dim=0),
     }
+    has_rsample = True
 
     def __init__(
         self,
@@ -187,6 +187,14 @@ class TruncatedNormal(ByFormulas):
         super().__init__(self.loc.shape, validate_args=validate_args)
         if self._validate_args and not torch.lt(self.low, self.high).all():
             raise ValueError("expected `low` < `high` everywhere, got bounds that cross")
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> "TruncatedNormal":
+        """Expand to a larger batch shape."""
+        new = self._get_checked_instance(TruncatedNormal, _instance)  # type: ignore[no-untyped-call]
+        new.loc, new.scale, new.low, new.high = (p.expand(batch_shape) for p in self._parameters())
+        super(TruncatedNormal, new).__init__(torch.Size(batch_shape), validate_args=False)
+        new._validate_args = self._validate_args
+        return new
 
     @constraints.dependent_property(is_discrete=False, event_dim=0)
     def support(self) -> Any:
@@ -202,6 +210,13 @@ class TruncatedNormal(ByFormulas):
     def variance(self) -> Tensor:
         """Variance, by quadrature."""
         return self._narrowed(self._moments()[1])
+
+    def rsample(self, sample_shape: Any = ()) -> Tensor:
+        """Differentiable samples, by the inverse CDF."""
+        shape = self._extended_shape(torch.Size(sample_shape))
+        info = torch.finfo(self.loc.dtype)
+        uniform = torch.rand(shape, dtype=self.loc.dtype, device=self.loc.device)
+        return self.icdf(uniform.clamp(min=info.tiny, max=1 - info.eps))
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log-density."""
@@ -235,8 +250,11 @@ class TruncatedNormal(ByFormulas):
         finite_low = torch.where(finite_low.isfinite(), finite_low, 0.0)
         return inside, torch.where(inside, value, torch.minimum(finite_low + 1, (finite_low + high) / 2))
 
+    def _parameters(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return self.loc, self.scale, self.low, self.high
+
     def _wide(self) -> tuple[Tensor, ...]:
-        return tuple(p.double() for p in (self.loc, self.scale, self.low, self.high))
+        return tuple(p.double() for p in self._parameters())
 
     def _narrowed(self, value: Tensor) -> Tensor:
         return value.to(self.loc.dtype)

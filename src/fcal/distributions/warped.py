@@ -1,21 +1,21 @@
 """A distribution whose residuals are passed through an increasing map: the prediction of a recalibrator."""
 
 import math
-from dataclasses import dataclass
-from typing import Any, Self
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
 from fcal._checks import is_tracing
-from fcal.distributions.by_formulas import ByResidual, ResidualFormulas, residual_and_log_slope, value_of_residual
-from fcal.distributions.family import Family, Law, family_residual, law_of
+from fcal.distributions.family import Law, law_of
 from fcal.distributions.implicit import legendre
-from fcal.distributions.location_scale import NORMAL, unit
-from fcal.distributions.monotone import MonotoneMap, PiecewiseLinear
-from fcal.distributions.piecewise import Segments, crps_under_normal
-from fcal.distributions.tails import log_normal_density
+from fcal.distributions.location_scale import NORMAL
+from fcal.distributions.monotone import WARP_OF, MonotoneMap, PiecewiseLinear, Warp
+from fcal.distributions.piecewise import Segments
+from fcal.distributions.tails import log_normal_density, normal_cdf, normal_quantile
 
 _NO_MEAN = 30.0  # a moment does not exist if residuals beyond this one contribute to it
 _COUNTS = 1e-6  # smallest share that counts as a contribution
@@ -29,73 +29,7 @@ _CHUNK = 1 << 18
 _PANELS_OF_MIXTURE = 16  # for each panel
 
 
-@dataclass(frozen=True)
-class _WarpedFormulas(ResidualFormulas):
-    """Formulas of a warped family. Its parameters are the tensors of the map, then the parameters of the base.
-
-    Attributes:
-        warp: The map.
-        kind: Class of the base.
-        base: Family of the base.
-    """
-
-    warp: MonotoneMap
-    kind: type[Distribution]
-    base: Family
-
-    def split(self, parameters: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """Tensors of the map, and parameters of the base."""
-        count = len(self.warp.names)
-        return parameters[:count], parameters[count:]
-
-    def residual(self, value: Tensor, *parameters: Tensor) -> Tensor:
-        own, base = self.split(parameters)
-        return self.warp.value_and_log_slope(family_residual(self.base, value, *base), *own)[0]
-
-    def residual_and_log_slope(self, value: Tensor, *parameters: Tensor) -> tuple[Tensor, Tensor]:
-        own, base = self.split(parameters)
-        z, inner = residual_and_log_slope(self.kind, self.base, value, *base)
-        mapped, outer = self.warp.value_and_log_slope(z, *own)
-        return mapped, inner + outer
-
-    def value_at(self, z: Tensor, *parameters: Tensor) -> Tensor:
-        own, base = self.split(parameters)
-        return value_of_residual(self.base, self.warp.inverse(z, *own), *base)
-
-    def distribution(self, *parameters: Tensor) -> "Warped":
-        """The distribution with these parameters."""
-        own, base = self.split(parameters)
-        shape = torch.broadcast_shapes(*(tensor.shape for tensor in own), *self.base.batch_shapes(base))
-        inner = self.base.distribution(self.kind, base).expand(shape)
-        return Warped(inner, self.warp.rebuilt(own), validate_args=False)
-
-    def crps(self, value: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
-        """Closed-form CRPS of a piecewise linear map of a normal distribution."""
-        assert isinstance(self.warp, PiecewiseLinear)
-        return scale * crps_under_normal(self.warp.on(value), unit(value, loc, scale))
-
-    def family(self) -> Family:
-        """The family of the warped distribution."""
-        base, names = self.base, self.warp.names
-        support, bounds = base.support, base.bounds
-        return self.as_family(
-            parameters=(*names, *(f"base.{name}" for name in base.parameters)),
-            parameter_dims=(*(0 for _ in names), *base.dims()),
-            support=None if support is None else lambda value, *p: support(value, *self.split(p)[1]),
-            bounds=None if bounds is None else lambda *p: bounds(*self.split(p)[1]),
-            unbounded=tuple(f"base.{name}" for name in base.unbounded),
-            constraints={f"base.{name}": known for name, known in base.known_constraints(self.kind).items()},
-            location=f"base.{base.location}" if base.location and not any(base.dims()) else None,
-            crps=self.crps if self.has_closed_forms() else None,
-            build=self.distribution,
-        )
-
-    def has_closed_forms(self) -> bool:
-        """Whether a normal distribution is warped by one piecewise linear map for all predictions."""
-        return self.base is NORMAL and isinstance(self.warp, PiecewiseLinear)
-
-
-class Warped(ByResidual):
+class Warped(Distribution):
     r"""A distribution whose residuals are an increasing map of those of a base, :math:`z' = g(z)`.
 
     Its CDF is :math:`\Phi(g(\Phi^{-1}(F(y))))`, and its density is that of :math:`F` times
@@ -126,6 +60,10 @@ class Warped(ByResidual):
         tensor(0.5000)
     """
 
+    arg_constraints: dict[str, constraints.Constraint] = {}
+    has_rsample = True
+    fitted_on: str | None = None  # the targets that the map was fitted on, if any
+
     def __init__(self, base: Distribution, warp: MonotoneMap, validate_args: bool | None = None) -> None:
         if not isinstance(base, Distribution):
             raise TypeError(f"expected `base` a torch.distributions.Distribution, got {type(base).__name__}")
@@ -136,19 +74,14 @@ class Warped(ByResidual):
         shape = torch.broadcast_shapes(base.batch_shape, *(t.shape for t in warp.tensors))
         self.base = base if base.batch_shape == shape else base.expand(shape)
         self.warp = warp
-        law = law_of(self.base)
-        _check_base(law, type(base).__name__)
-        self._formulas = _WarpedFormulas(warp, law.kind, law.family)
-        parameters = (*warp.tensors, *law.parameters)
-        name = "Warped " + type(base).__name__
-        self._law = Law(Warped, self._formulas.family(), parameters, law.transforms, name)
+        self._law = _law_of(self.base, warp)
         super().__init__(shape, validate_args=validate_args)
 
-    def expand(self, batch_shape: Any, _instance: Any = None) -> Self:
+    def expand(self, batch_shape: Any, _instance: Any = None) -> "Warped":
         """Expand to a larger batch shape."""
         shape = torch.Size(batch_shape)
         tensors = tuple(t.expand(shape) for t in self.warp.tensors)
-        new = type(self)(self.base.expand(shape), self.warp.rebuilt(tensors), validate_args=False)
+        new = Warped(self.base.expand(shape), self.warp.rebuilt(tensors), validate_args=False)
         new._validate_args, new.fitted_on = self._validate_args, self.fitted_on
         return new
 
@@ -160,14 +93,67 @@ class Warped(ByResidual):
     @property
     def dtype(self) -> torch.dtype:
         """Dtype of results: the widest of the parameters, at least float32."""
-        return torch.promote_types(super().dtype, torch.float32)
+        dtype = torch.float32
+        for parameter in self._law.parameters:
+            dtype = torch.promote_types(dtype, parameter.dtype)
+        return dtype
 
-    def _moments(self) -> tuple[Tensor, Tensor]:
-        return _moments(self._formulas, self._law.to(torch.float64), self.batch_shape)
+    @property
+    def mean(self) -> Tensor:
+        """Closed form or quadrature; NaN where the mean does not exist."""
+        return self._moments()[0]
+
+    @property
+    def variance(self) -> Tensor:
+        """Closed form or quadrature; infinite where the variance does not exist."""
+        return self._moments()[1]
+
+    @property
+    def stddev(self) -> Tensor:
+        """Square root of the variance, taken before it is rounded to :attr:`dtype`."""
+        return self._moments()[2]
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log-density."""
+        return self._formula(value, lambda law, y: law.family.log_prob(y, *law.parameters), density=True)  # type: ignore[misc]
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """Probability below ``value``."""
+        return self._formula(value, lambda law, y: normal_cdf(law.family.residual(y, *law.parameters)))  # type: ignore[misc]
+
+    def icdf(self, value: Tensor) -> Tensor:
+        """Quantile of a probability."""
+        p = value.to(torch.float64)
+        return self._value_at(normal_quantile(p, 1 - p))
+
+    def rsample(self, sample_shape: Any = ()) -> Tensor:
+        """Differentiable samples, whose residuals are standard normal."""
+        shape = self._extended_shape(torch.Size(sample_shape))
+        like = self._law.parameters[0]
+        return self._value_at(torch.randn(shape, dtype=torch.float64, device=like.device))
+
+    def _formula(self, value: Tensor, formula: Callable[[Law, Tensor], Tensor], *, density: bool = False) -> Tensor:
+        if self._validate_args:
+            self._validate_sample(value)
+        law = self._law.to(torch.float64)
+        inner, _, log_slope = law.pull_back(value.to(torch.float64))
+        result = formula(law, inner)
+        return (result - log_slope if density else result).to(torch.promote_types(self.dtype, value.dtype))
+
+    def _value_at(self, z: Tensor) -> Tensor:
+        law = self._law.to(torch.float64)
+        return law.push_forward(WARP_OF[law.family].value_at(z, *law.parameters)).to(self.dtype)
+
+    def _moments(self) -> tuple[Tensor, Tensor, Tensor]:
+        mean, variance = _moments(self._law.to(torch.float64), self.batch_shape)
+        largest = torch.finfo(self.dtype).max
+        narrow = torch.where(variance.isinf(), variance, variance.clamp(max=largest))
+        return mean.to(self.dtype), narrow.to(self.dtype), variance.sqrt().to(self.dtype)
 
 
-def _check_base(law: Law, name: str) -> None:
-    family = law.family
+def _law_of(base: Distribution, warp: MonotoneMap) -> Law:
+    law = law_of(base)
+    family, name = law.family, type(base).__name__
     if family.event_dim or family.quantile is None or family.log_cdf is None or family.log_survival is None:
         raise TypeError(f"expected `base` of a scalar family with a quantile, got {name}")
     for transform in law.transforms:
@@ -175,48 +161,65 @@ def _check_base(law: Law, name: str) -> None:
             raise ValueError(
                 f"expected `base` under increasing transforms, got a decreasing {type(transform).__name__}"
             )
+    rows = [d > 0 for d in family.dims()]
+    sizes = tuple(p.shape[-1] if row else None for p, row in zip(law.parameters, rows, strict=True))
+    split = [p.unbind(-1) if row else (p,) for p, row in zip(law.parameters, rows, strict=True)]
+    parameters = (*warp.tensors, *(column for group in split for column in group))
+    return Law(
+        Warped,
+        Warp(warp, law.kind, family, sizes, partial(Warped, validate_args=False)).as_family(),
+        parameters,
+        law.transforms,
+        "Warped " + name,
+    )
 
 
-def _moments(own: _WarpedFormulas, law: Law, shape: torch.Size) -> tuple[Tensor, Tensor]:
+def _moments(law: Law, shape: torch.Size) -> tuple[Tensor, Tensor]:
     """Mean and variance of warped distributions, in float64. Shape ``shape`` each."""
+    own = WARP_OF[law.family]
     if own.has_closed_forms() and not law.transforms:
         assert isinstance(own.warp, PiecewiseLinear)
         loc, scale = law.parameters
         mean, variance = own.warp.moments
         return (loc + scale * mean).expand(shape), (scale.square() * variance).expand(shape)
     shared = not own.warp.names and not law.transforms
-    if shared and own.base.parameters == ("loc", "scale") and own.base.support is None:
+    if shared and own.family.parameters == ("loc", "scale") and own.family.support is None:
         loc, scale = law.parameters
         standard = law._replace(parameters=(loc.new_zeros(()), loc.new_ones(())))
-        first, second = _by_quadrature(own, standard, torch.Size(), most=10_000)
+        first, second = _by_quadrature(standard, torch.Size(), most=10_000)
         return (loc + scale * first).expand(shape), (scale.square() * second).expand(shape)
-    return _by_quadrature(own, law, shape, most=_PANELS)
+    return _by_quadrature(law, shape, most=_PANELS)
 
 
-def _by_quadrature(own: _WarpedFormulas, law: Law, shape: torch.Size, most: int) -> tuple[Tensor, Tensor]:
+def _by_quadrature(law: Law, shape: torch.Size, most: int) -> tuple[Tensor, Tensor]:
     """Moments of the value as a function of its standard normal residual; many rows in chunks."""
     leaves = law.leaves(shape)
     step = max(_CHUNK // 512, 1)
     chunks = []
     for start in range(0, max(len(leaves[0]), 1), step):
-        chunk = law.with_leaves([leaf[start : start + step].unsqueeze(1) for leaf in leaves])
-        chunks.append(_weighted_moments(own, chunk, *_nodes(own, chunk, most)))
+        own = law.with_leaves([leaf[start : start + step].unsqueeze(-1) for leaf in leaves])
+        chunks.append(_weighted_moments(own, *_nodes(own, most)))
     mean, variance = (torch.cat(moment) for moment in zip(*chunks, strict=True))
     return mean.reshape(shape), variance.reshape(shape)
 
 
-def _weighted_moments(own: _WarpedFormulas, law: Law, nodes: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    inner = own.warp.inverse(nodes, *own.split(law.parameters)[0]).detach()
+def _weighted_moments(law: Law, nodes: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    own = WARP_OF[law.family]
+    inner = own.warp.inverse(nodes, *own._split(law.parameters)[0]).detach()
     far = (inner.abs() > _NO_MEAN) | (nodes.abs() > _NO_MEAN)
     values = law.push_forward(own.value_at(nodes, *law.parameters))
     terms = weights * values
     mean = terms.sum(-1)
     squares = weights * (values - mean.unsqueeze(-1)).square()
     variance = squares.sum(-1)
-    if own.base is NORMAL and not law.transforms:
+    if _is_plainly_normal(law):
         return mean, variance
     no_mean, no_variance = (_share(p.abs(), far) > _COUNTS for p in (terms, squares))
     return torch.where(no_mean, math.nan, mean), torch.where(no_variance, math.inf, variance)
+
+
+def _is_plainly_normal(law: Law) -> bool:
+    return WARP_OF[law.family].family is NORMAL and not law.transforms
 
 
 def _share(terms: Tensor, where: Tensor) -> Tensor:
@@ -224,22 +227,23 @@ def _share(terms: Tensor, where: Tensor) -> Tensor:
     return torch.nan_to_num((terms * where).sum(-1) / terms.sum(-1), nan=math.inf)
 
 
-def _nodes(own: _WarpedFormulas, law: Law, most: int) -> tuple[Tensor, Tensor]:
+def _nodes(law: Law, most: int) -> tuple[Tensor, Tensor]:
     """Nodes and weights of an integral under the normal density. Shapes ``(nodes,)`` or ``(n, nodes)``.
 
     A smooth map of a normal distribution takes the trapezoidal rule. Otherwise panels end at the median of the base
     and at the knots of the map, where the integrand may have a kink.
     """
-    tensors, like = own.split(law.parameters)[0], law.parameters[0]
+    own = WARP_OF[law.family]
+    tensors, like = own._split(law.parameters)[0], law.parameters[0]
     if isinstance(own.warp, PiecewiseLinear):
         edges = _panel_edges(own.warp.on(like), most)
-    elif own.base is NORMAL and not law.transforms:
+    elif _is_plainly_normal(law):
         nodes = torch.arange(-_REACH, _REACH + _SPACING, _SPACING, dtype=torch.float64, device=like.device)
         return nodes, _SPACING * log_normal_density(nodes).exp()
     else:
         middle, _ = own.warp.value_and_log_slope(like.new_zeros(()), *tensors)
         edges = middle.clamp(-_REACH, _REACH) + like.new_tensor(_EDGES)
-    if own.base.component is not None:  # quantiles of a mixture may jump between components
+    if own.family.component is not None:  # quantiles of a mixture may jump between components
         edges = _refined(edges, _PANELS_OF_MIXTURE)
     low, width = edges[..., :-1], edges.diff()
     nodes = torch.cat([low + node * width for node, _ in _RULE], -1)

@@ -12,10 +12,9 @@ Every divergence is a function ``(mean, variance, df)`` of the moments of a fitt
   :func:`chi_square`.
 """
 
-import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from fcal._registry import Registry
 from fcal.divergences.f_divergences import ORDERS, chi_square, hellinger, jensen_shannon, renyi, total_variation
@@ -43,10 +42,20 @@ __all__ = [
 Divergence = Callable[..., Any]
 
 
+class _Parameter(NamedTuple):
+    """The number that a name may carry in brackets, and its range."""
+
+    name: str
+    low: float
+    high: float
+
+
 _OF_NUMBERS: tuple[Divergence, ...] = (
     *(kl, reverse_kl, wasserstein, wasserstein_printed, jeffreys, chi2_moments),
     *(hellinger, renyi, chi_square),
 )
+_OF_RESIDUALS: tuple[Divergence, ...] = (sorted_wasserstein,)
+_PARAMETERS = {"renyi": _Parameter("alpha", *ORDERS)}
 
 _DIVERGENCES: Registry[Divergence] = Registry("divergence")
 for _divergence in (
@@ -74,7 +83,7 @@ def register(name: str, divergence: Divergence) -> None:
     """
     if not callable(divergence):
         raise TypeError(f"expected `divergence` a function of (mean, variance, df), got {divergence!r}")
-    if _has_order(name):
+    if _parametrised(name) is not None:
         raise ValueError(f"expected `divergence` name that is not taken, got {name!r}")
     _DIVERGENCES.add(name, divergence, replace=name not in _BUILT_IN)
 
@@ -101,29 +110,42 @@ def by_name(name: str) -> Divergence:
         >>> fcal.divergences.by_name("renyi(2)")(torch.tensor(1.0), torch.tensor(1.0), None)
         tensor(1.)
     """
-    if not _has_order(name):
+    base = _parametrised(name)
+    if base is None:
         return _DIVERGENCES[name]
-    try:
-        order = float(name.removeprefix("renyi(").removesuffix(")")) if name.endswith(")") else math.nan
-    except ValueError:
-        order = math.nan
-    low, high = ORDERS
-    if not low <= order <= high:
-        known = f"'renyi(alpha)' with alpha within [{low:g}, {high:g}]"
-        raise ValueError(f"expected `divergence` {known}, got {name[:40]!r}")
-    return partial(renyi, alpha=order)
+    return partial(_DIVERGENCES[base], **{_PARAMETERS[base].name: _parameter_value(name, _PARAMETERS[base])})
 
 
 def takes_numbers(divergence: Divergence) -> bool:
     """Whether a divergence also accepts complex numbers in place of tensors; only built-in ones may."""
-    return (divergence.func if isinstance(divergence, partial) else divergence) in _OF_NUMBERS
+    return _without_parameter(divergence) in _OF_NUMBERS
 
 
 def takes_residuals(divergence: Divergence) -> bool:
     """Whether a divergence is a function of the residuals, ``(z, weight)``, instead of their moments."""
-    return divergence is sorted_wasserstein
+    return _without_parameter(divergence) in _OF_RESIDUALS
 
 
-def _has_order(name: str) -> bool:
-    """Whether a name is that of a Rényi divergence with its order in brackets."""
-    return isinstance(name, str) and name.startswith("renyi(")
+def _without_parameter(divergence: Divergence) -> Divergence:
+    return divergence.func if isinstance(divergence, partial) else divergence
+
+
+def _parametrised(name: str) -> str | None:
+    """The part of a name before its bracket, if that is a built-in divergence with a parameter."""
+    if not isinstance(name, str) or "(" not in name:
+        return None
+    base = name.partition("(")[0]
+    return base if base in _PARAMETERS else None
+
+
+def _parameter_value(name: str, parameter: _Parameter) -> float:
+    """The number in the brackets of a name."""
+    base, _, rest = name.partition("(")
+    try:
+        value = float(rest.removesuffix(")")) if rest.endswith(")") else None
+    except ValueError:
+        value = None
+    if value is None or not parameter.low <= value <= parameter.high:  # also refuses NaN
+        known = f"'{base}({parameter.name})' with {parameter.name} within [{parameter.low:g}, {parameter.high:g}]"
+        raise ValueError(f"expected `divergence` {known}, got {name[:40]!r}")
+    return value

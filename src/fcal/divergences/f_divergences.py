@@ -227,9 +227,13 @@ def _variation_and_slopes(shift: Tensor, ratio: Tensor) -> tuple[Tensor, Tensor,
 
 
 def _normal_quadrature(others: Tensor) -> tuple[Tensor, Tensor]:
-    """Nodes and weights that integrate against N(0, 1), shape ``(panels, nodes)``.
+    """Nodes and weights that integrate against N(0, 1), in panels that end at whole standard deviations.
 
-    Panels end at whole standard deviations of N(0, 1) and at those of the other distribution, ``others``.
+    Args:
+        others: Whole standard deviations of the other distribution, in units of this one. Shape ``(G,)``.
+
+    Returns:
+        Nodes and weights. Shape ``(P, Q)`` for P panels of Q nodes.
     """
     grid = _GRID.to(others.device)
     edges = torch.cat([grid, others.detach().clamp(grid[0], grid[-1])]).sort().values.unsqueeze(1)

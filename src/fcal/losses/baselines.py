@@ -1,7 +1,7 @@
 """Baselines that average over predictions: NLL, beta-NLL, CRPS, the energy score and the loss of Feng et al."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -222,14 +222,28 @@ class EnergyLoss(BatchLoss):
         if not observation.count():
             total = no_values(observation).sum()
             return torch.stack([total, total.detach()])
-        target, counts, weight = _rows_of(observation)
+        rows = _rows_of(observation)
         draws = reparametrised_draws(observation, self.draws, self.generator)
-        scores: Tensor = _EnergyScores.apply(draws.reshape(self.draws, *counts.shape), target, counts)
-        return torch.stack([weight @ scores, weight.sum()])
+        draws = draws.reshape(self.draws, *rows.counts.shape)
+        scores: Tensor = _EnergyScores.apply(draws, rows.target, rows.counts)
+        return torch.stack([rows.weight @ scores, rows.weight.sum()])
 
 
-def _rows_of(observation: Observation) -> tuple[Tensor, Tensor, Tensor]:
-    """Targets in rows and a mask of the coordinates that count, shapes ``(n, d)``, and weights of rows, ``(n,)``."""
+class _Rows(NamedTuple):
+    """A batch of vectors.
+
+    Attributes:
+        target: One row per prediction. Shape ``(n, d)``.
+        counts: True where a coordinate counts. Shape ``(n, d)``.
+        weight: Weight of every row, 0 where none of its coordinates counts. Shape ``(n,)``.
+    """
+
+    target: Tensor
+    counts: Tensor
+    weight: Tensor
+
+
+def _rows_of(observation: Observation) -> _Rows:
     target = observation.target
     shape = (target.shape[: observation.row_dims].numel(), target.shape[observation.row_dims :].numel())
 
@@ -242,7 +256,7 @@ def _rows_of(observation: Observation) -> tuple[Tensor, Tensor, Tensor]:
     weight = weights.amax(-1)
     least = torch.where(counts, weights, torch.inf).amin(-1)
     check_values("weight", "the same for all coordinates of a row", weight, (least == weight) | (weight == 0))
-    return target.reshape(shape), counts, weight
+    return _Rows(target.reshape(shape), counts, weight)
 
 
 class _EnergyScores(torch.autograd.Function):

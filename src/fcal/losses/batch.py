@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from fcal._checks import check_count, check_flag, check_values, is_tracing
-from fcal._ranks import Result, gather_rows, run_on_all_ranks, sum_over_ranks
+from fcal._ranks import sum_over_ranks
 from fcal.distributions.family import law_of, result_dtype
 from fcal.distributions.observation import Observation, observe
 from fcal.residuals import residuals_of
@@ -81,14 +81,6 @@ class BatchLoss(nn.Module):
     def over_ranks(self, local: Callable[[], Tensor], size: int, batch: Batch) -> Tensor:
         """Sum of the vector that ``local`` returns over the ranks that share the batch. Shape ``(size,)``."""
         return sum_over_ranks(local, size=size, device=batch.device()) if self.sync else local()
-
-    def on_all_ranks(self, local: Callable[[], Result], batch: Batch) -> Result:
-        """Result of ``local`` on this rank; all ranks that share the batch raise if it raises on one."""
-        return run_on_all_ranks(local, device=batch.device(), sync=self.sync)
-
-    def all_rows(self, own: Tensor, batch: Batch) -> tuple[Tensor, int]:
-        """Rows of all ranks that share the batch, without gradient, and the index of the first row of this rank."""
-        return gather_rows(lambda: own, columns=own.shape[1], device=batch.device(), sync=self.sync)
 
 
 class MeanLoss(BatchLoss):
@@ -207,7 +199,16 @@ def check_generator(generator: Any) -> torch.Generator | None:
 def reparametrised_draws(observation: Observation, count: int, generator: torch.Generator | None) -> Tensor:
     """Independent draws from every prediction by ``rsample``, or else as quantiles of uniform numbers.
 
-    Shape ``(count, *target.shape)``; hidden elements have the draws of a valid one.
+    Args:
+        observation: The batch; hidden elements have the draws of a valid one.
+        count: Draws per prediction.
+        generator: Source of randomness, on the device of the targets; torch's default if None.
+
+    Returns:
+        The draws. Shape ``(count, *target.shape)``.
+
+    Raises:
+        TypeError: The prediction has neither ``rsample`` nor quantiles.
     """
     with _default_generator_as(generator, observation.target.device):
         draws = _draws(observation, count)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fcal import divergences
 from fcal._checks import check_count, check_flag, check_integer, is_tracing
-from fcal._ranks import sum_over_ranks, world_size
+from fcal._ranks import gather_rows, sum_over_ranks, world_size
 from fcal._registry import Registry
 from fcal.constraints import (
     SIZE,
@@ -161,9 +161,8 @@ class FCalLoss(BatchLoss):
         """The exact loss as a function of the sums: moments of q and of z, then their divergence."""
         terms = []
         if self.on != "z":
-            terms.append(
-                self._divergence_from_target(moments_of_q(sums, self.df, finite_batch=self.finite_batch), self.df)
-            )
+            of_q = moments_of_q(sums, self.df, finite_batch=self.finite_batch)
+            terms.append(self._divergence_from_target(of_q, self.df))
         if self.on != "q":
             terms.append(self._divergence_from_target(moments_of_z(sums), None))
         return terms[0] if len(terms) == 1 else terms[0] + terms[1]
@@ -232,14 +231,17 @@ def _sampled(loss: FCalLoss, batch: Batch) -> Tensor:
 
 def _of_residuals(loss: FCalLoss, batch: Batch) -> Tensor:
     """Residuals of all ranks, and the divergence of their empirical distribution."""
-    z, weight = loss.on_all_ranks(
-        lambda: valid_residuals(batch.observe(widest=True), detach_mean=loss.detach_mean), batch
-    )
-    own = z.clamp(-_LARGEST_RESIDUAL, _LARGEST_RESIDUAL)
-    rows, start = loss.all_rows(torch.stack([own.detach(), weight], 1), batch)
+    own: list[Tensor] = []
+
+    def local() -> Tensor:
+        z, weight = valid_residuals(batch.observe(widest=True), detach_mean=loss.detach_mean)
+        own.append(z.clamp(-_LARGEST_RESIDUAL, _LARGEST_RESIDUAL))
+        return torch.stack([own[0].detach(), weight], 1)
+
+    rows, start = gather_rows(local, columns=2, device=batch.device(), sync=loss.sync)
     z, weight = rows.unbind(1)
     check_effective_count(_effective_count(weight), 0)
-    distance: Tensor = loss._divergence(torch.cat([z[:start], own, z[start + len(own) :]]), weight)
+    distance: Tensor = loss._divergence(torch.cat([z[:start], own[0], z[start + len(own[0]) :]]), weight)
     if not loss.sync:
         return distance.to(batch.dtype())
     # Every rank has the value but only the gradient of its own rows; a sum of zeros adds the gradients of the others.

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fcal._checks import check_count, check_flag, check_integer, check_number
+from fcal._ranks import gather_rows
 from fcal.losses.batch import (
     Batch,
     BatchLoss,
@@ -86,12 +87,22 @@ class MMDLoss(BatchLoss):
 
     def of_batch(self, batch: Batch) -> Tensor:
         """The loss of a batch."""
-        samples = self.on_all_ranks(lambda: self._samples(batch), batch)
-        rows, _ = self.all_rows(_summaries(samples), batch)
-        summary = _merged(rows.reshape(-1, samples.values.shape[1], _SUMMARY))
+        samples: list[_Samples] = []
+
+        def summaries() -> Tensor:
+            samples.append(self._samples(batch))
+            return _summaries(samples[0])
+
+        rows, _ = gather_rows(summaries, columns=_SUMMARY, device=batch.device(), sync=self.sync)
+        coordinates = samples[0].values.shape[1]
+        summary = _merged(rows.reshape(-1, coordinates, _SUMMARY))
         frequencies = [self._frequencies(*numbers) for numbers in summary[:, 1:].tolist()]
-        differences = torch.cat([_difference(samples, index, wave) for index, wave in enumerate(frequencies)])
-        sums = self.over_ranks(lambda: differences, len(differences), batch)
+
+        def differences() -> Tensor:
+            return torch.cat([_difference(samples[0], index, wave) for index, wave in enumerate(frequencies)])
+
+        size = sum(2 * wave.number for wave in frequencies)
+        sums = self.over_ranks(differences, size, batch)
         gaps = (sums / summary[0, 0]).split([2 * wave.number for wave in frequencies])
         distances = [wave.spectrum(gap) @ gap.square() for wave, gap in zip(frequencies, gaps, strict=True)]
         return torch.stack(distances).mean().to(batch.dtype())

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fcal._checks import check_flag, check_integer, check_number, check_once
+from fcal._ranks import gather_rows
 from fcal._registry import Registry
 from fcal.distributions.observation import Observation
 from fcal.losses.batch import (
@@ -27,16 +28,26 @@ _LARGEST_TABLE = 1 << 19  # entries of the table of smoothed steps
 _LARGEST_EXPONENT = 36.0  # x / sinh(x) is below 2e-14 beyond it
 
 
-def pit_values(observation: Observation) -> tuple[Tensor, Tensor]:
-    """Transforms F(y) of the elements that count, and their weights, in float64. Shapes ``(N,)``.
+class PITValues(NamedTuple):
+    """Probability integral transforms of the elements that count.
 
-    A vector has one transform per coordinate of its whitened residual.
+    Attributes:
+        values: :math:`F(y)` of every scalar; for a vector family, one per coordinate of its whitened residual.
+            Shape ``(N,)``.
+        weight: Their weights; ones without weights. Shape ``(N,)``.
     """
+
+    values: Tensor
+    weight: Tensor
+
+
+def pit_values(observation: Observation) -> PITValues:
+    """Transforms of the elements that count, in float64."""
     if not observation.count():
         values = no_values(observation)
-        return values, values.detach()
+        return PITValues(values, values.detach())
     z, weight = valid_residuals(observation)
-    return torch.special.ndtr(z), weight
+    return PITValues(torch.special.ndtr(z), weight)
 
 
 class PCELoss(BatchLoss):
@@ -105,9 +116,9 @@ def _kde(loss: PCELoss, batch: Batch) -> Tensor:
     levels = torch.arange(1, loss.levels + 1, dtype=torch.float64, device=batch.device()) / (loss.levels + 1)
 
     def local() -> Tensor:
-        values, weight = pit_values(batch.observe(widest=True))
-        below: Tensor = _SmoothCounts.apply(values, weight, levels, loss.sharpness)
-        return torch.cat([below, weight.sum().reshape(1)])
+        pit = pit_values(batch.observe(widest=True))
+        below: Tensor = _SmoothCounts.apply(pit.values, pit.weight, levels, loss.sharpness)
+        return torch.cat([below, pit.weight.sum().reshape(1)])
 
     sums = loss.over_ranks(local, loss.levels + 1, batch)
     check_total(sums[-1])
@@ -139,11 +150,21 @@ class _SmoothCounts(torch.autograd.Function):
 
 
 def _sort(loss: PCELoss, batch: Batch) -> Tensor:
-    values, weight = loss.on_all_ranks(lambda: pit_values(batch.observe(widest=True)), batch)
-    rows, start = loss.all_rows(torch.stack([values.detach(), weight], dim=-1), batch)
-    levels = _sorted_levels(*rows.unbind(-1))[start : start + len(values)]
-    gap = (values - levels).abs().pow(loss.p)
-    sums = loss.over_ranks(lambda: torch.stack([(weight * gap).sum(), weight.sum()]), 2, batch)
+    own: list[PITValues] = []
+
+    def local_rows() -> Tensor:
+        own.append(pit_values(batch.observe(widest=True)))
+        return torch.stack([own[0].values.detach(), own[0].weight], dim=-1)
+
+    rows, start = gather_rows(local_rows, columns=2, device=batch.device(), sync=loss.sync)
+    pit = own[0]
+    levels = _sorted_levels(*rows.unbind(-1))[start : start + len(pit.values)]
+
+    def local() -> Tensor:
+        gap = (pit.values - levels).abs().pow(loss.p)
+        return torch.stack([(pit.weight * gap).sum(), pit.weight.sum()])
+
+    sums = loss.over_ranks(local, 2, batch)
     check_total(sums[1])
     return sums[0] / sums[1]
 
@@ -212,21 +233,32 @@ class QuantileRecalibrationLoss(BatchLoss):
 
     def of_batch(self, batch: Batch) -> Tensor:
         """The loss of a batch."""
-        terms = self.on_all_ranks(lambda: _terms_of(batch), batch)
-        values, weight = terms.values, terms.weight
-        weights = torch.stack([weight.sum(), weight.square().sum()])
-        total, square = self.over_ranks(lambda: weights, 2, batch).tolist()
+        terms: list[_Terms] = []
+
+        def weights() -> Tensor:
+            terms.append(_terms_of(batch))
+            weight = terms[0].pit.weight
+            return torch.stack([weight.sum(), weight.square().sum()])
+
+        total, square = self.over_ranks(weights, 2, batch).tolist()
         effective = total * total / square if square else 0.0
         check_effective_count(effective, 0)
         scale = self.bandwidth * effective**-0.2
         damping = _damping(scale, batch.device())
-        cosines = fourier_sums(values, weight, math.pi, len(damping)).real
-        coefficients = damping * self.over_ranks(lambda: cosines, len(damping), batch) / total
-        density = fourier_series(values, coefficients.to(torch.complex128), math.pi)
-        least = weight / (4 * scale * total)  # the kernel of the element itself: rounding must not go below
-        recalibrated = terms.nll - (weight * torch.maximum(density, least).log()).sum()
-        scores = torch.stack([terms.event_size * recalibrated, terms.total])
-        score, count = self.over_ranks(lambda: scores, 2, batch).unbind()
+        pit = terms[0].pit
+
+        def cosines() -> Tensor:
+            return fourier_sums(pit.values, pit.weight, math.pi, len(damping)).real
+
+        coefficients = damping * self.over_ranks(cosines, len(damping), batch) / total
+
+        def scores() -> Tensor:
+            density = fourier_series(pit.values, coefficients.to(torch.complex128), math.pi)
+            least = pit.weight / (4 * scale * total)  # the kernel of the element itself: rounding must not go below
+            recalibrated = terms[0].nll - (pit.weight * torch.maximum(density, least).log()).sum()
+            return torch.stack([terms[0].event_size * recalibrated, terms[0].total])
+
+        score, count = self.over_ranks(scores, 2, batch).unbind()
         return (score / count).to(batch.dtype())
 
     def extra_repr(self) -> str:
@@ -238,15 +270,13 @@ class _Terms(NamedTuple):
     """The contribution of this rank.
 
     Attributes:
-        values: Transforms. Shape ``(N,)``.
-        weight: Their weights. Shape ``(N,)``.
+        pit: Transforms.
         nll: Weighted sum of the negative log-likelihoods of the elements. Shape ``()``.
         total: Sum of the weights of the elements. Shape ``()``.
         event_size: Number of elements in one prediction.
     """
 
-    values: Tensor
-    weight: Tensor
+    pit: PITValues
     nll: Tensor
     total: Tensor
     event_size: int
@@ -254,12 +284,12 @@ class _Terms(NamedTuple):
 
 def _terms_of(batch: Batch) -> _Terms:
     observation = batch.observe(widest=True)
-    values, weight = pit_values(observation)
+    pit = pit_values(observation)
     if not observation.count():
-        return _Terms(values, weight, values.sum(), weight.sum(), observation.event_size())
-    element_weight = counting_weight(observation)
-    nll = element_weight @ counting(element_nll(observation).to(torch.float64), observation)
-    return _Terms(values, weight, nll, element_weight.sum(), observation.event_size())
+        return _Terms(pit, pit.values.sum(), pit.weight.sum(), observation.event_size())
+    weight = counting_weight(observation)
+    nll = weight @ counting(element_nll(observation).to(torch.float64), observation)
+    return _Terms(pit, nll, weight.sum(), observation.event_size())
 
 
 def _damping(scale: float, device: torch.device) -> Tensor:

@@ -98,11 +98,12 @@ def _flat_labels(name: str, labels: Tensor | None, observation: Observation, bel
     if labels is None:
         return None
     elements, target = observation.elements(), observation.target
+    rows = target.shape[: observation.row_dims]
     if isinstance(labels, Tensor) and 0 < labels.dim() <= len(elements):
         padded = labels.reshape(labels.shape + (1,) * (len(elements) - labels.dim()))
         if all(own in (1, whole) for own, whole in zip(padded.shape, elements, strict=True)):
-            labels = padded.expand(elements)
-    checked = check_beside_target(name, labels, target, target.shape[: observation.row_dims])
+            labels, rows = padded.expand(elements), elements
+    checked = check_beside_target(name, labels, target, rows)
     if checked.is_floating_point() or checked.is_complex() or checked.dtype == torch.bool:
         raise TypeError(f"expected `{name}` of an integer dtype, got {checked.dtype}")
     if checked.shape != elements:

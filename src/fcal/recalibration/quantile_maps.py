@@ -10,8 +10,8 @@ from torch.distributions import Distribution
 
 from fcal._checks import check_integer, check_number
 from fcal.distributions import PiecewiseLinear, Warped, normal_quantile
-from fcal.distributions.by_formulas import value_of_residual
 from fcal.distributions.family import law_of
+from fcal.distributions.monotone import value_of_residual
 from fcal.recalibration.recalibrator import CalibrationData, Recalibrator, register
 
 _MIN_KNOTS, _MAX_KNOTS = 10, 400  # by default

@@ -4,7 +4,9 @@ import glob
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -71,10 +73,13 @@ class Predictions:
         layout: The columns in use.
         rows: Number of rows of all files; None where only reading a file would tell.
         chunk_rows: Largest number of rows of a chunk.
+        family: Family of the predictions.
     """
 
-    def __init__(self, tables: list[TableFile], columns: Columns, layout: Layout, chunk_rows: int) -> None:
-        self.tables = tables
+    def __init__(
+        self, tables: list[TableFile], columns: Columns, layout: Layout, chunk_rows: int, family: str = "normal"
+    ) -> None:
+        self.tables, self.family = tables, family
         self.files = [table.path for table in tables]
         self.columns, self.layout, self.chunk_rows = columns, layout, chunk_rows
         self.rows: int | None = 0
@@ -83,6 +88,11 @@ class Predictions:
             if count == 0:
                 raise table.no_rows()
             self.rows = None if self.rows is None or count is None else self.rows + count
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Another process opens the files again; a layout holds functions that cannot be sent.
+        options: dict[str, Any] = {"columns": self.columns, "family": self.family, "chunk_rows": self.chunk_rows}
+        return partial(open_predictions, self.files, **options), ()
 
     def describe(self) -> str:
         """Number of files, layout and columns in one line."""
@@ -165,7 +175,7 @@ def open_predictions(
     layout = layout_of(tables[0], columns, family)
     for table in tables[1:]:
         _check_same_columns(tables[0], table)
-    return Predictions(tables, columns, layout, rows)
+    return Predictions(tables, columns, layout, rows, family)
 
 
 def _find_files(location: Path) -> list[Path]:

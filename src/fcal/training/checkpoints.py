@@ -24,6 +24,7 @@ from fcal.training.reproducibility import Batches
 from fcal.training.run_folder import check_weights
 
 NAME = "checkpoint.fcal"
+_OLD_MANIFEST = "checkpoint.json"  # of versions whose checkpoints were two files
 _LONGEST_REASON = 120  # characters
 
 
@@ -84,6 +85,8 @@ def _check_entries(checkpoint: dict[str, Any]) -> None:
         raise ValueError("its config is not a mapping")
     if not all(isinstance(x, torch.Tensor) for x in checkpoint["state_dict"].values()):
         raise ValueError("its state_dict holds more than tensors")
+    if not checkpoint["loops"]:
+        raise ValueError("it has no loops")
     Record.from_state(ours["record"])
 
 
@@ -116,9 +119,11 @@ def checkpoint_to_resume(
     Raises:
         ValueError: There is one but no ``resume``, or it is damaged, or of another config, objective or dataset.
     """
+    folder = path.parent
+    if (folder / _OLD_MANIFEST).exists():
+        raise ValueError(f"expected {folder} without a training of an earlier version, got its {_OLD_MANIFEST}")
     if not path.exists():
         return None
-    folder = path.parent
     if not resume:
         raise ValueError(f"expected `folder` without a training, or `resume`, got {folder}, which holds one")
     checkpoint = read_checkpoint(path)

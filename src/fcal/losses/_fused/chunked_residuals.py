@@ -5,7 +5,7 @@ soon as they are computed. Once the loss is known, the gradient is a product wit
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -13,8 +13,7 @@ from torch import Tensor
 
 from fcal.distributions.family import in_rows
 from fcal.distributions.observation import Observation, widened
-from fcal.losses._fused.fused_sums import SumInputs, SumOptions, batch_sums, gradient_by_z
-from fcal.losses.batch import weights_of
+from fcal.losses._fused.fused_sums import gradient_by_z
 from fcal.residuals import residuals_of
 from fcal.scores import element_nll
 
@@ -46,22 +45,14 @@ class ChunkedResiduals:
     z: Tensor = field(init=False)
     slopes: list[Tensor | None] | None = field(init=False, default=None)
 
-    def sums(self, *, with_nll: bool) -> list[float]:
-        """The sums of the batch; residuals are kept, and their derivatives where autograd needs them."""
+    def compute(self, *, with_nll: bool) -> float:
+        """Compute residuals, and derivatives where wanted; return the weighted sum of negative log-likelihoods."""
         wanted = [torch.is_grad_enabled() and leaf.requires_grad for leaf in self.leaves]
         self._compute_residuals(wanted if self._is_scalar() else [False] * len(wanted))
-        weight = self._weight()
-        inputs = SumInputs(self.z.reshape(-1), weight=None if weight is None else weight.reshape(-1))
-        sums = batch_sums(inputs, SumOptions())
-        if with_nll:
-            with torch.no_grad():
-                untracked = [False] * len(wanted)
-                sums[-1] = sum(self._nll(chunk, self._taken(chunk, untracked)).item() for chunk in self._chunks())
-        return sums
+        return sum(self._chunk_nll(chunk).item() for chunk in self._chunks()) if with_nll else 0.0
 
-    def gradients(self, derivatives: list[float], wanted: Sequence[bool]) -> list[Tensor | None]:
+    def gradients(self, derivatives: list[float], wanted: list[bool], weight: Tensor | None) -> list[Tensor | None]:
         """Gradients by the leaves, given the derivatives by the sums."""
-        weight = self._weight()
         if self._is_scalar() and self.slopes is None:
             self._compute_residuals(wanted)
         stored, self.slopes = self.slopes, None  # overwritten below: a second backward pass computes them again
@@ -79,14 +70,6 @@ class ChunkedResiduals:
             for gradient, leaf in zip(gradients, self.leaves, strict=True)
         ]
 
-    def _weight(self) -> Tensor | None:
-        """Weights or mask of the residuals, shaped like them."""
-        weight = weights_of(self.observation)
-        if weight is None:
-            return None
-        rows = weight.reshape(-1)
-        return rows.unsqueeze(-1).expand(self.z.shape) if self.z.dim() > 1 else rows
-
     def _is_scalar(self) -> bool:
         return not self.observation.law.family.event_dim
 
@@ -98,7 +81,7 @@ class ChunkedResiduals:
             step = max(count, 1)
         return (slice(start, min(start + step, count)) for start in range(0, count, step))
 
-    def _compute_residuals(self, wanted: Sequence[bool]) -> None:
+    def _compute_residuals(self, wanted: list[bool]) -> None:
         self.z = torch.empty(self.leaves[0].shape, dtype=torch.float64, device=self.leaves[0].device)
         slopes = [_storage(leaf) if want else None for leaf, want in zip(self.leaves, wanted, strict=True)]
         for chunk in self._chunks():
@@ -120,13 +103,13 @@ class ChunkedResiduals:
             slopes[1 + law.family.parameters.index(law.location())] = None
         return result[0], slopes
 
-    def _by_autograd(self, chunk: slice, wanted: Sequence[bool]) -> tuple[Tensor, list[Tensor | None]]:
+    def _by_autograd(self, chunk: slice, wanted: list[bool]) -> tuple[Tensor, list[Tensor | None]]:
         leaves = self._taken(chunk, wanted)
         with torch.set_grad_enabled(any(wanted)):
             z = self._residuals(chunk, leaves)
         return z.detach(), _derivatives(z, torch.ones_like(z), leaves)
 
-    def _taken(self, chunk: slice, wanted: Sequence[bool]) -> list[Tensor]:
+    def _taken(self, chunk: slice, wanted: list[bool]) -> list[Tensor]:
         return [leaf.detach()[chunk].requires_grad_(want) for leaf, want in zip(self.leaves, wanted, strict=True)]
 
     def _observation(self, chunk: slice, leaves: list[Tensor]) -> Observation:
@@ -146,6 +129,10 @@ class ChunkedResiduals:
         observation = self._observation(chunk, leaves)
         scores = observation.hide(element_nll(observation), 0.0).to(torch.float64)
         return (scores if observation.weight is None else scores * observation.weight).sum()
+
+    @torch.no_grad()
+    def _chunk_nll(self, chunk: slice) -> Tensor:
+        return self._nll(chunk, self._taken(chunk, [False] * len(self.leaves)))
 
     def _chain(self, chunk: slice, by_z: Tensor, gradients: list[Tensor | None]) -> None:
         """Gradients of vectors, each coordinate of which depends on all parameters of its row."""

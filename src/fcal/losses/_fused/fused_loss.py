@@ -8,7 +8,7 @@ gradient in a second pass. It keeps nothing of the size of the batch but the gra
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -56,20 +56,15 @@ class SumsObjective(NamedTuple):
 
 
 class _Pass(NamedTuple):
-    """The forward pass over the batch of this rank.
+    """The forward pass over the batch of this rank: its inputs, options and sums.
 
-    Attributes:
-        sums: Its sums.
-        dtype: Dtype of the loss.
-        tensors: What autograd differentiates: :class:`SumInputs`, or the leaves of ``residuals``.
-        options: How the sums were computed.
-        residuals: Set for families other than location and scale.
+    ``residuals`` are set for families other than location and scale; ``inputs`` then hold their values.
     """
 
+    inputs: SumInputs
+    options: SumOptions
     sums: list[float]
     dtype: torch.dtype
-    tensors: Sequence[Tensor | None]
-    options: SumOptions = SumOptions()
     residuals: ChunkedResiduals | None = None
 
 
@@ -86,17 +81,16 @@ def fused_loss(batch: Batch, objective: SumsObjective) -> Tensor:
         sums = forward.sums
     total, total_square = sums[:2]
     check_effective_count(total * total / total_square if total_square else 0.0, objective.least_count)
-    if objective.by is None:
-        value, derivatives = _by_autograd(objective.of_sums, sums)
-    else:
-        value, derivatives = complex_step(objective.of_sums, sums, objective.by)
+    value, derivatives = _value_and_derivatives(objective, sums)
     if forward.options.curve is not None and may_overflow(derivatives):  # curves are float32 only
         forward = _chunked_pass(batch.observe(as_given=True), objective)
     rounded = math.inf if value > torch.finfo(forward.dtype).max else value
-    result = torch.tensor(rounded, dtype=forward.dtype, device=batch.device())
-    loss: Tensor = _FusedLoss.apply(
-        result, derivatives, forward.options, forward.residuals, objective.sync, *forward.tensors
-    )
+    result = torch.tensor(rounded, dtype=forward.dtype, device=forward.inputs.target.device)
+    if forward.residuals is None:
+        loss: Tensor = _LocationScaleLoss.apply(*forward.inputs, result, derivatives, forward.options, objective.sync)
+    else:
+        residuals, weight = forward.residuals, forward.inputs.weight
+        loss = _ChunkedLoss.apply(result, derivatives, residuals, weight, objective.sync, *residuals.leaves)
     return loss
 
 
@@ -114,35 +108,59 @@ def _forward_on_all_ranks(batch: Batch, objective: SumsObjective) -> tuple[_Pass
 # The two passes over the batch.
 
 
-class _FusedLoss(torch.autograd.Function):
-    """A loss whose value and derivatives by the sums are known; backward makes the second pass over ``tensors``."""
+class _LocationScaleLoss(torch.autograd.Function):
+    """A loss whose value and derivatives by the sums are known; backward makes the second pass."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        target: Tensor,
+        loc: Tensor | None,
+        scale: Tensor | None,
+        weight: Tensor | None,
+        result: Tensor,
+        derivatives: list[float],
+        options: SumOptions,
+        sync: bool,
+    ) -> Tensor:
+        ctx.save_for_backward(target, loc, scale, weight)
+        ctx.derivatives, ctx.options, ctx.sync = derivatives, options, sync
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        inputs = SumInputs(*ctx.saved_tensors)
+        gradients = batch_gradients(inputs, ctx.options, _scaled(ctx, grads[0]), ctx.needs_input_grad[:3])
+        return (*gradients, None, None, None, None, None)
+
+
+class _ChunkedLoss(torch.autograd.Function):
+    """The same for residuals that were computed chunk by chunk."""
 
     @staticmethod
     def forward(
         ctx: Any,
         result: Tensor,
         derivatives: list[float],
-        options: SumOptions,
-        residuals: ChunkedResiduals | None,
+        residuals: ChunkedResiduals,
+        weight: Tensor | None,
         sync: bool,
-        *tensors: Tensor | None,
+        *_: Tensor,
     ) -> Tensor:
-        if residuals is None:
-            ctx.save_for_backward(*tensors)
-        ctx.derivatives, ctx.options, ctx.residuals, ctx.sync = derivatives, options, residuals, sync
+        ctx.derivatives, ctx.residuals, ctx.weight, ctx.sync = derivatives, residuals, weight, sync
         return result
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        check_once("the f-Cal loss")
-        factor = (all_reduce(grads[0].to(torch.float64)) if ctx.sync else grads[0]).item()
-        derivatives = [factor * derivative for derivative in ctx.derivatives]
-        wanted = ctx.needs_input_grad[5:]
-        if ctx.residuals is None:
-            gradients = batch_gradients(SumInputs(*ctx.saved_tensors), ctx.options, derivatives, wanted)
-        else:
-            gradients = ctx.residuals.gradients(derivatives, wanted)
-        return (None,) * 5 + tuple(gradients)
+        derivatives = _scaled(ctx, grads[0])
+        return (None,) * 5 + tuple(ctx.residuals.gradients(derivatives, list(ctx.needs_input_grad[5:]), ctx.weight))
+
+
+def _scaled(ctx: Any, grad: Tensor) -> list[float]:
+    """The derivatives by the sums times the incoming gradient, which is summed over ranks."""
+    check_once("the f-Cal loss")
+    factor = (all_reduce(grad.to(torch.float64)) if ctx.sync else grad).item()
+    return [factor * derivative for derivative in ctx.derivatives]
 
 
 # The forward pass: the fastest way that is accurate for this batch.
@@ -209,19 +227,26 @@ def _location_scale_pass(
     shape = target.shape
     values, loc, scale = (_flat(tensor, shape) for tensor in (target, *law.parameters))
     inputs = SumInputs(values, loc, scale, None if weight is None else _flat(weight, shape))
-    return _Pass(batch_sums(inputs, options), dtype, inputs, options)
+    return _Pass(inputs, options, batch_sums(inputs, options), dtype)
 
 
 def _chunked_pass(observation: Observation, objective: SumsObjective) -> _Pass:
     """Sums of a prediction of any family."""
     residuals = ChunkedResiduals(observation, leaves_of(observation), objective.detach_mean)
-    sums = residuals.sums(with_nll=objective.with_nll)
-    return _Pass(sums, observation.dtype, residuals.leaves, residuals=residuals)
+    nll = residuals.compute(with_nll=objective.with_nll)
+    weight = weights_of(observation)
+    if weight is not None:
+        weight = weight.reshape(-1)
+        weight = weight.unsqueeze(-1).expand(residuals.z.shape) if residuals.z.dim() > 1 else weight
+    inputs = SumInputs(residuals.z.reshape(-1), weight=None if weight is None else weight.reshape(-1))
+    sums = batch_sums(inputs, SumOptions())
+    sums[-1] = nll
+    return _Pass(inputs._replace(weight=weight), SumOptions(), sums, observation.dtype, residuals)
 
 
 def _empty_pass(observation: Observation) -> _Pass:
     """Sums of zero that depend on the prediction, so that a rank without targets takes part in the backward pass."""
-    return _Pass([0.0] * SIZE, observation.dtype, SumInputs(no_values(observation)))
+    return _Pass(SumInputs(no_values(observation)), SumOptions(), [0.0] * SIZE, observation.dtype)
 
 
 def _curve(law: Law, objective: SumsObjective, dtype: torch.dtype, device: torch.device) -> Curve | None:
@@ -243,6 +268,13 @@ def _is_accurate(forward: _Pass) -> bool:
 
 
 # From the sums to the loss: a handful of numbers, differentiated without the overhead of autograd.
+
+
+def _value_and_derivatives(objective: SumsObjective, sums: list[float]) -> tuple[float, list[float]]:
+    """The loss and its derivatives by the sums."""
+    if objective.by is None:
+        return _by_autograd(objective.of_sums, sums)
+    return complex_step(objective.of_sums, sums, objective.by)
 
 
 def complex_step(

@@ -5,17 +5,16 @@ up in double precision, so that no variance cancels.
 """
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from fcal.constraints import SIZE
+from fcal.distributions.tails import LOG_SQRT_2PI
 from fcal.losses._fused.residual_curve import Curve
 from fcal.residuals import scaled_errors
 
-_LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _CHUNK = 1 << 17  # elements: a few buffers of this size stay in cache between two passes, and the loop is short
 # Within these bounds no product of the float32 work overflows; beyond any of them the work is done in float64.
 _LARGEST_DERIVATIVE = 1e8
@@ -82,19 +81,22 @@ def batch_sums(inputs: SumInputs, options: SumOptions) -> list[float]:
 
 @torch.no_grad()
 def batch_gradients(
-    inputs: SumInputs, options: SumOptions, derivatives: list[float], wanted: Sequence[bool]
+    inputs: SumInputs, options: SumOptions, derivatives: list[float], wanted: tuple[bool, bool, bool]
 ) -> list[Tensor | None]:
-    """Gradients by the inputs, given the derivatives by the sums; None if not wanted. Shapes ``(N,)``."""
+    """Gradients by target, loc and scale, given the derivatives by the sums; None if not wanted. Shapes ``(N,)``."""
+    sources = (inputs.target, inputs.loc, inputs.scale)
     gradients = [
         torch.empty_like(source) if want and source is not None else None
-        for source, want in zip(inputs, wanted, strict=True)
+        for source, want in zip(sources, wanted, strict=True)
     ]
     dtype = torch.float64 if may_overflow(derivatives) else options.dtype
     for chunk in _chunks(inputs.target):
         t, scale, weight = _chunk_errors(inputs, chunk, dtype)
         weight = None if weight is None else weight.to(dtype)
-        assert scale is not None
-        _write_gradients(t, scale, weight, derivatives, options, gradients, chunk)
+        if scale is None:  # residuals of any family, whose likelihood is differentiated elsewhere
+            _store(gradients[0], chunk, gradient_by_z(t, weight, [*derivatives[:5], 0.0]))
+        else:
+            _location_scale_gradients(t, scale, weight, derivatives, options, gradients, chunk)
     return gradients
 
 
@@ -205,11 +207,11 @@ def _merged(rows: list[list[float]], *, with_constant: bool) -> list[float]:
     for count, _, _, chunk_square, spread, _ in rows:
         fourth += spread + (chunk_square * chunk_square / count if count else 0.0)
     if with_constant:
-        nll += total * _LOG_SQRT_2PI
+        nll += total * LOG_SQRT_2PI
     return [total, total_square, first, square, fourth, nll]
 
 
-def _write_gradients(
+def _location_scale_gradients(
     t: Tensor,
     scale: Tensor,
     weight: Tensor | None,
@@ -223,7 +225,7 @@ def _write_gradients(
     With g the gradient by t: g / scale by the target, -g / scale by loc, and -t g / scale plus the 1 / scale of the
     likelihood by scale. For a normal prediction t is z.
     """
-    by_target, by_loc, by_scale, _ = gradients
+    by_target, by_loc, by_scale = gradients
     likelihood = derivatives[5]
     z, z_by_t = (t, None) if options.curve is None else options.curve.residual_and_slope(t)
     negative = gradient_by_z(z, weight, [-derivative for derivative in derivatives])
@@ -243,14 +245,19 @@ def _write_gradients(
 
 
 def _divide_into(gradient: Tensor, chunk: slice | None, values: Tensor, scale: Tensor) -> None:
-    """Write a chunk of a gradient, clamped to the finite numbers of its dtype; overwrites ``values``."""
     selected = gradient if chunk is None else gradient[chunk]
     if selected.dtype == values.dtype == torch.float32:
         torch.div(values, scale, out=selected)  # its range was checked in advance
-        return
-    largest = torch.finfo(gradient.dtype).max
-    values.div_(scale)
-    if selected.dtype == values.dtype:
-        torch.clamp(values, -largest, largest, out=selected)
     else:
-        selected.copy_(values.clamp_(-largest, largest))
+        _store(gradient, chunk, values.div_(scale))
+
+
+def _store(gradient: Tensor | None, chunk: slice | None, values: Tensor) -> None:
+    """Write a chunk of a gradient, clamped to the finite numbers of its dtype."""
+    if gradient is not None:
+        largest = torch.finfo(gradient.dtype).max
+        selected = gradient if chunk is None else gradient[chunk]
+        if selected.dtype == values.dtype:
+            torch.clamp(values, -largest, largest, out=selected)
+        else:
+            selected.copy_(values.clamp(-largest, largest))
