@@ -1,4 +1,4 @@
-"""Six wrong predictions, repaired by every method: coverage and likelihood on fresh data."""
+"""Wrong predictions, repaired by every method: scores on fresh data, also where calibration rows are spoilt."""
 
 import argparse
 import math
@@ -23,6 +23,9 @@ from fcal._files import atomic_path, provenance, writable_folder, write_json
 from fcal.recalibration import Affine, Conformal, GPBeta, Isotonic, Recalibrator, Temperature
 
 LEVELS = (0.5, 0.9, 0.95, 0.99)
+SCORED = 2000  # fresh rows of the CRPS
+SPOILT = 1000  # one calibration row in so many has an error of 100 to a million sigmas
+NOISES = {"normal": "normal noise", "heavy": "Student-t noise, 4 degrees of freedom"}
 METHODS: dict[str, Callable[[], Recalibrator]] = {
     "temperature": Temperature,
     "affine": Affine,
@@ -30,6 +33,7 @@ METHODS: dict[str, Callable[[], Recalibrator]] = {
     "conformal": Conformal,
     "gp-beta": GPBeta,
 }
+CONTAMINATED: dict[str, Callable[[], Recalibrator]] = {**METHODS, "conformal, centred": lambda: Conformal(centred=True)}
 ERRORS = {
     "quarter": "sigma x 1/4",
     "half": "sigma x 1/2",
@@ -50,11 +54,13 @@ class Config:
     calibration_rows: int
     fresh_rows: int
     seeds: int
+    contaminated_seeds: int
 
     def __post_init__(self) -> None:
         check_integer("calibration_rows", self.calibration_rows, at_least=20, at_most=1_000_000)
         check_integer("fresh_rows", self.fresh_rows, at_least=100, at_most=1_000_000)
         check_integer("seeds", self.seeds, at_least=1, at_most=1000)
+        check_integer("contaminated_seeds", self.contaminated_seeds, at_least=1, at_most=1000)
 
 
 @dataclass(frozen=True)
@@ -77,10 +83,21 @@ class Sample:
         return Normal(self.mean, SCALES[error] * self.sigma)
 
 
-def draw(count: int, generator: torch.Generator) -> Sample:
+def draw(count: int, generator: torch.Generator, *, heavy: bool = False) -> Sample:
     mean, spread, noise = (torch.randn(count, generator=generator) for _ in range(3))
+    if heavy:
+        noise = noise / torch.randn(4, count, generator=generator).square().mean(0).sqrt()
     sigma = torch.exp(0.5 * spread)
     return Sample(3 * mean, sigma, 3 * mean + sigma * noise)
+
+
+def spoilt(sample: Sample, generator: torch.Generator) -> Sample:
+    """The same rows, of which one in a thousand has an error of 100 to a million sigmas, to either side."""
+    count = max(len(sample.target) // SPOILT, 1)
+    rows = torch.randperm(len(sample.target), generator=generator)[:count]
+    sizes = 10 ** (2 + 4 * torch.rand(count, generator=generator)) * (1 - 2 * (torch.arange(count) % 2))
+    target = sample.target.index_copy(0, rows, sample.mean[rows] + sizes * sample.sigma[rows])
+    return Sample(sample.mean, sample.sigma, target)
 
 
 def measured(pred: Distribution, target: Tensor) -> dict[str, float]:
@@ -103,6 +120,30 @@ def cell(config: Config, error: str, seed: int) -> dict[str, dict[str, float]]:
     return numbers | {"truth": measured(fresh.truth(), fresh.target)}
 
 
+def with_crps(repair: Recalibrator, fresh: Sample) -> dict[str, float]:
+    """Numbers on fresh rows; the CRPS of some of them, as that of a beta map takes a quadrature."""
+    few = Sample(*(values[:SCORED] for values in (fresh.mean, fresh.sigma, fresh.target)))
+    crps = fcal.crps(repair.transform(few.predicted("half")), few.target).double().mean().item()
+    return measured(repair.transform(fresh.predicted("half")), fresh.target) | {"crps": crps}
+
+
+def contaminated_cell(config: Config, noise: str, seed: int) -> dict[str, dict[str, float]]:
+    """Numbers of every method on clean fresh rows, fitted to clean rows (``clean_...``) and to spoilt ones."""
+    generator = torch.Generator().manual_seed(seed)
+    calibration, fresh = (
+        draw(count, generator, heavy=noise == "heavy") for count in (config.calibration_rows, config.fresh_rows)
+    )
+    wild, numbers = spoilt(calibration, generator), {}
+    for name, method in CONTAMINATED.items():
+        clean, repair = (method().fit(rows.predicted("half"), rows.target) for rows in (calibration, wild))
+        before, after = (with_crps(each, fresh) for each in (clean, repair))
+        moved = {f"move_{key}": abs(after[key] - before[key]) for key in before}
+        relative = {"move_crps": abs(after["crps"] / before["crps"] - 1)}
+        left_out = 0 if repair.wild is None else repair.wild.count
+        numbers[name] = after | moved | relative | {"left_out": float(left_out), "clean_nll": before["nll"]}
+    return numbers
+
+
 def summary(runs: list[dict[str, float]]) -> dict[str, Any]:
     """Mean and standard deviation over seeds of every number."""
     columns = {name: [run[name] for run in runs] for name in runs[0]}
@@ -120,12 +161,28 @@ def run(config: Config, console: Console) -> dict[str, Any]:
     for error in track(ERRORS, "repairing", console=console, disable=not console.is_terminal):
         runs = [cell(config, error, seed) for seed in range(config.seeds)]
         cells[error] = {name: summary([run[name] for run in runs]) for name in runs[0]}
+    contaminated = {
+        noise: [contaminated_cell(config, noise, seed) for seed in range(config.contaminated_seeds)]
+        for noise in track(NOISES, "contaminating", console=console, disable=not console.is_terminal)
+    }
     return {
         "config": asdict(config),
         "provenance": provenance(),
         "standard_error": {f"coverage_{level}": noise_of_coverage(config, level) for level in LEVELS},
         "cells": cells,
+        "contamination": {
+            noise: {
+                name: summary([run[name] for run in runs]) | {"largest": _largest([run[name] for run in runs])}
+                for name in CONTAMINATED
+            }
+            for noise, runs in contaminated.items()
+        },
     }
+
+
+def _largest(runs: list[dict[str, float]]) -> dict[str, float]:
+    """The largest move of every number over the seeds."""
+    return {name: max(run[name] for run in runs) for name in runs[0] if name.startswith("move_")}
 
 
 # Tables
@@ -159,6 +216,18 @@ def score_table(document: dict[str, Any]) -> list[list[str]]:
     return [["predictions", "before", *METHODS], *rows]
 
 
+def contamination_table(document: dict[str, Any]) -> list[list[str]]:
+    """For each method: the largest moves over seeds, and the scores that remain, by noise."""
+    header = ["noise", "method", "coverage of 50 / 90 / 95 % moves by at most", "CRPS by at most", "CRPS", "NLL"]
+    rows = []
+    for noise, title in NOISES.items():
+        for name, numbers in document["contamination"][noise].items():
+            moves = " / ".join(f"{numbers['largest'][f'move_coverage_{level}']:.4f}" for level in LEVELS[:3])
+            scores = [f"{numbers['crps']['mean']:.4f}", f"{numbers['nll']['mean']:.3f}"]
+            rows.append([title, name, moves, f"{100 * numbers['largest']['move_crps']:.3f} %", *scores])
+    return [header, *rows]
+
+
 def as_markdown(lines: list[list[str]]) -> str:
     header, *body = lines
     return "\n".join(f"| {' | '.join(line)} |" for line in (header, ["---"] * len(header), *body)) + "\n"
@@ -166,7 +235,11 @@ def as_markdown(lines: list[list[str]]) -> str:
 
 def tables(document: dict[str, Any]) -> dict[str, str]:
     """Every table as a file's name and its Markdown."""
-    return {"coverage.md": as_markdown(coverage_table(document)), "nll.md": as_markdown(score_table(document))}
+    return {
+        "coverage.md": as_markdown(coverage_table(document)),
+        "nll.md": as_markdown(score_table(document)),
+        "contamination.md": as_markdown(contamination_table(document)),
+    }
 
 
 def write(document: dict[str, Any], out: Path) -> None:

@@ -324,3 +324,25 @@ def test_location_must_be_in_the_targets_unit(law):
 def test_recentred_refuses_another_shape():
     with pytest.raises(ValueError, match=r"expected `center` of shape \(3,\) like the prediction, got \(3, 1\)"):
         recentred(Normal(torch.zeros(3), 1.0), torch.zeros(3, 1))
+
+
+def test_calibrated_by_default_keeps_the_median_and_is_not_ruined_by_a_wild_row():
+    generator = torch.Generator().manual_seed(5)
+    x = torch.linspace(-1, 1, 400, dtype=torch.float64).unsqueeze(1)
+    y = x + 0.1 * torch.randn(400, 1, generator=generator, dtype=torch.float64)
+    y[123] = 1e5
+    found = fcal.crossfit(fit_median, TensorDataset(x, y), folds=4)
+    model = found.calibrated()
+    assert isinstance(model.repair, fcal.recalibration.Conformal)
+    assert (model.repair.wild.count, model.repair.wild.rows) == (1, 400)
+    new = x + 0.1 * torch.randn(400, 1, generator=generator, dtype=torch.float64)
+    covered = (fcal.standardize(model(x), new).abs() < 1.64485).double().mean().item()
+    assert covered == pytest.approx(0.9, abs=0.08)  # 4 sd of 400 rows and as many to calibrate: one alarm in 16,000
+    torch.testing.assert_close(model(x).mean, found.full(x).mean, rtol=0, atol=1e-9)
+
+
+def fit_median(rows):
+    """A line through the medians of both halves: a model that a wild row does not ruin either."""
+    x, y = (torch.stack(column) for column in zip(*rows, strict=True))
+    left, right = (y[mask].median() for mask in (x < 0, x >= 0))
+    return lambda new: Normal((left + right) / 2 + (right - left) * new, torch.full_like(new, 0.05))

@@ -19,7 +19,7 @@ from fcal.crossfitting.recentering import has_location, location_of
 from fcal.distributions.family import law_of
 from fcal.distributions.functional import cat, index_select, with_parameters
 from fcal.models.predicting import predict
-from fcal.recalibration.scaling import has_scale
+from fcal.recalibration.calibration_data import has_scale
 
 _FEWEST_FOLDS = 3  # of two folds, each row has been seen by one model only, and there is nothing to compare
 _LARGEST_SHARE = 0.5  # of the squared error; beyond it, disagreement is no small correction any more

@@ -30,10 +30,13 @@ from fcal.crossfitting.held_out import (
 )
 from fcal.crossfitting.recentering import Centered, location_of, recentred
 from fcal.data.folds import fold_numbers
+from fcal.distributions.family import law_of
 from fcal.models.predicting import evaluating, predict
 from fcal.recalibration import Recalibrator
 
 FitScales = Callable[[Any, Any], Any]
+
+_ENOUGH_FOR_SHAPE = 200  # targets; fewer determine a scale better than a shape
 
 
 def crossfit(
@@ -227,18 +230,30 @@ class CrossFit:
     batch_size: int
     workers: int
 
-    def calibrated(self, repair: str | Recalibrator = "temperature") -> Calibrated:
+    def calibrated(self, repair: str | Recalibrator = "auto") -> Calibrated:
         """The model of all rows, recalibrated on the errors of held-out rows.
 
         Args:
-            repair: Name of a method of :mod:`fcal.recalibration`, or a recalibrator that is not fitted yet.
+            repair: Name of a method of :mod:`fcal.recalibration`, or a recalibrator that is not fitted yet. ``"auto"``
+                keeps the model's median and repairs scale and shape, ``Conformal(centred=True)``, where there are at
+                least 200 scalar targets, and only the scale, ``Temperature()``, otherwise. Neither follows wild rows;
+                ``calibrated().repair.wild`` says how many were met, and how far out.
         """
-        method = recalibration.by_name(repair)() if isinstance(repair, str) else copy.deepcopy(repair)
+        held_out = self.levelled()
+        method: object = copy.deepcopy(repair)
+        if repair == "auto":
+            method = self._usual_repair(held_out)
+        elif isinstance(repair, str):
+            method = recalibration.by_name(repair)()
         if not isinstance(method, Recalibrator):
             raise TypeError(f"expected `repair` a name or a Recalibrator, got {type(repair).__name__}")
-        held_out = self.levelled()
         method.fit(held_out, self.targets_around(held_out), valid_mask=self.valid_mask)
         return Calibrated(self.full, method)
+
+    def _usual_repair(self, held_out: Distribution) -> Recalibrator:
+        scalars = law_of(held_out).family.event_dim == 0
+        enough = int(counted(self.target, self.valid_mask).sum()) >= _ENOUGH_FOR_SHAPE
+        return recalibration.Conformal(centred=True) if scalars and enough else recalibration.Temperature()
 
     def levelled(self) -> Distribution:
         """Held-out predictions with the scale level of the model of all rows."""

@@ -16,8 +16,9 @@ from fcal.distributions import BetaMap, Warped, log_normal_cdf
 from fcal.distributions.family import Law, law_of
 from fcal.distributions.functional import quantile_of
 from fcal.distributions.tails import mills_ratio
+from fcal.recalibration.calibration_data import CalibrationData
 from fcal.recalibration.quantile_maps import robust_spread
-from fcal.recalibration.recalibrator import CalibrationData, Recalibrator, register
+from fcal.recalibration.recalibrator import Recalibrator, register
 from fcal.recalibration.scaling import minimise
 
 _ONE_SIGMA = 0.5 * math.erfc(math.sqrt(0.5))  # probability below minus one sd of a normal distribution
@@ -88,6 +89,7 @@ class GPBeta(Recalibrator):
 
     def _fitted(self, data: CalibrationData) -> dict[str, Tensor]:
         variational_gp = importlib.import_module("fcal.recalibration.variational_gp")  # imports gpytorch
+        data = data.without_wild_rows()
         robust_spread(data.z.sort().values)
         generator = torch.Generator().manual_seed(0) if self.generator is None else self.generator
         tails = _Tails(

@@ -5,7 +5,7 @@ import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -15,13 +15,11 @@ from safetensors.torch import load, save
 from torch import Tensor
 from torch.distributions import Distribution, Independent
 
-from fcal._checks import check_count
 from fcal._files import atomic_path, provenance, write_json
 from fcal._registry import Registry
 from fcal.distributions.family import Law, law_of
-from fcal.distributions.observation import observe
 from fcal.metrics import fingerprint
-from fcal.residuals import residuals_of
+from fcal.recalibration.calibration_data import CalibrationData, WildRows, calibration_data
 
 METHODS: "Registry[type[Recalibrator]]" = Registry("method")
 
@@ -31,45 +29,18 @@ _FORMAT = "fcal.recalibrator"
 _VERSION = 1
 
 
-@dataclass(frozen=True)
-class CalibrationData:
-    """What a recalibrator is fitted on, in float64 and without gradient.
-
-    Attributes:
-        law: The valid predictions.
-        target: Their targets. Shape ``(n,)``, or ``(n, D)`` for vectors.
-        z: Their residuals. Shape of ``target``.
-        output: Index of each row in the last dimension of the data; all 0 where it has one dimension. Shape ``(n,)``.
-        outputs: Number of outputs.
-    """
-
-    law: Law
-    target: Tensor
-    z: Tensor
-    output: Tensor
-    outputs: int
-
-    def of_output(self, output: int) -> "CalibrationData":
-        """The rows of one output."""
-        where = (self.output == output).nonzero().squeeze(1)
-        elements = self.target.shape[:1]
-        law = self.law.with_leaves([leaf[where] for leaf in self.law.leaves(elements)])
-        return CalibrationData(law, self.target[where], self.z[where], torch.zeros_like(where), 1)
-
-    def mean(self, values: Tensor, *, per_output: bool) -> Tensor:
-        """Mean over all rows, of shape ``()``, or over the rows of each output, of shape ``(outputs,)``."""
-        if not per_output:
-            return values.mean()
-        totals = values.new_zeros(self.outputs).index_add(0, self.output, values)
-        return totals / torch.bincount(self.output, minlength=self.outputs)
-
-
 class Recalibrator(ABC):
     """Learns from predictions and their targets how to repair further predictions of the same family.
+
+    A single wild row must not ruin a repair. Rows whose errors (in predicted scales) are more than 20, and whose
+    residuals are more than 8 robust standard deviations from the median of their output are left out of the fit and
+    reported in ``wild``; a robust standard deviation is that of a normal distribution with the same quartiles. If they
+    are more than one in a hundred, they are the shape of the errors, and count like all others.
 
     Attributes:
         method: Its name; see :func:`fcal.recalibration.names`.
         fitted_on: Fingerprint of the targets it was fitted on, which repaired predictions carry too; None before.
+        wild: Rows that were left out of the fit; None if there were none.
 
     Example:
         See :class:`fcal.recalibration.Temperature` and its siblings.
@@ -78,6 +49,7 @@ class Recalibrator(ABC):
     method: ClassVar[str]
     least_rows: ClassVar[int] = 2
     fitted_on: str | None = None
+    wild: WildRows | None = None
     _tensors: Mapping[str, Tensor] | None = None
     _family: str = ""
 
@@ -96,10 +68,13 @@ class Recalibrator(ABC):
             TypeError: A family that this method cannot repair.
             ValueError: Too few valid targets, or invalid values.
         """
-        data = _calibration_data(pred, target, valid_mask, at_least=self.least_rows)
+        data = calibration_data(pred, target, valid_mask, at_least=self.least_rows)
         self._check_law(data)
         with torch.no_grad():
             self._tensors = self._fitted(data)
+            count = int(data.wild.sum())
+        farthest = float(data.distance.max())
+        self.wild = WildRows(count=count, rows=len(data.z), farthest=farthest) if count else None
         self._family = _signature(data.law)
         self.fitted_on = fingerprint(target, valid_mask)
         return self
@@ -144,7 +119,8 @@ class Recalibrator(ABC):
         shown = ", ".join(
             f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in numbers.items()
         )
-        return f"{type(self).__name__}({shown or 'not fitted'})"
+        left_out = "" if self.wild is None else f"; {self.wild}"
+        return f"{type(self).__name__}({shown or 'not fitted'}{left_out})"
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the fitted recalibrator, atomically: tensors, and a JSON document with checksums.
@@ -161,6 +137,7 @@ class Recalibrator(ABC):
             "options": self._options(),
             "family": self._family,
             "fitted_on": self.fitted_on,
+            "wild": None if self.wild is None else asdict(self.wild),
         }
         _write(Path(folder), facts, tensors)
 
@@ -178,6 +155,7 @@ class Recalibrator(ABC):
         try:
             loaded = method(**facts["options"])
             loaded._family, loaded.fitted_on = facts["family"], facts["fitted_on"]
+            loaded.wild = None if facts.get("wild") is None else WildRows(**facts["wild"])
             missing = [name for name in loaded.tensor_names if name not in tensors]
         except (KeyError, TypeError) as error:
             raise ValueError(f"expected `folder` with a whole recalibrator, got one without {error}") from None
@@ -278,26 +256,6 @@ def _bytes(path: Path) -> bytes:
 def _checksum(document: Mapping[str, Any]) -> str:
     text = json.dumps(document, sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-@torch.no_grad()
-def _calibration_data(
-    pred: Distribution, target: Tensor, valid_mask: Tensor | None, *, at_least: int
-) -> CalibrationData:
-    """The valid rows of a prediction and its targets, of which there must be enough."""
-    observation = observe(pred, target, valid_mask=valid_mask, widest=True)
-    check_count(observation.count(), at_least=at_least)
-    law, elements = observation.law, observation.elements()
-    event = observation.target.shape[len(elements) :]
-    z = residuals_of(observation).reshape(-1, *event)
-    y = observation.target.reshape(-1, *event)
-    outputs = elements[-1] if len(elements) > 1 else 1
-    output = torch.arange(elements.numel(), device=y.device) % outputs
-    leaves = [leaf.detach() for leaf in law.leaves(elements)]
-    if observation.valid is not None:
-        where = observation.valid.reshape(-1).nonzero().squeeze(1)
-        z, y, output, leaves = z[where], y[where], output[where], [leaf[where] for leaf in leaves]
-    return CalibrationData(law.with_leaves(leaves), y, z, output, outputs)
 
 
 def _elementwise(pred: Distribution) -> Distribution:

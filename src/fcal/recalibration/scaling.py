@@ -13,7 +13,8 @@ from fcal.distributions import AffineMap, Warped
 from fcal.distributions.family import Law, law_of
 from fcal.distributions.functional import with_cdf
 from fcal.distributions.location_scale import LAPLACE, NORMAL
-from fcal.recalibration.recalibrator import CalibrationData, Recalibrator, register
+from fcal.recalibration.calibration_data import CalibrationData, errors_in_scales, has_scale
+from fcal.recalibration.recalibrator import Recalibrator, register
 
 _CLOSE = 1e-12  # of log factors
 _STEPS = 200
@@ -95,10 +96,11 @@ class Temperature(_Scaling):
     tensor_names = ("factor",)
 
     def _fitted(self, data: CalibrationData) -> dict[str, Tensor]:
+        data = data.without_wild_rows()
         if _is_normal_scale(data.law):
             factor = data.mean(data.z.square(), per_output=self.per_output).sqrt()
         elif data.law.family is LAPLACE:
-            factor = data.mean(_errors_in_scales(data).abs(), per_output=self.per_output)
+            factor = data.mean(errors_in_scales(data.law, data.target).abs(), per_output=self.per_output)
         elif self.per_output:
             factor = torch.stack([_best_factor(data.of_output(output)) for output in range(data.outputs)])
         else:
@@ -136,7 +138,7 @@ class Affine(_Scaling):
         return self._fitted_tensors()["shift"]
 
     def _fitted(self, data: CalibrationData) -> dict[str, Tensor]:
-        shift, factor = self._most_likely(data)
+        shift, factor = self._most_likely(data.without_wild_rows())
         check_values("target", "whose residuals differ (a scale > 0 is fitted)", factor, factor > 0)
         return {"shift": shift, "factor": factor}
 
@@ -159,32 +161,14 @@ def _most_likely_of_scale(data: CalibrationData) -> tuple[Tensor, Tensor]:
     """Shift and factor of families whose scale does not multiply the residuals."""
     if data.law.family is not LAPLACE:
         return _best_shift_and_factor(data)
-    errors = _errors_in_scales(data)
+    errors = errors_in_scales(data.law, data.target)
     middle = errors.quantile(0.5) if len(errors) < 10**7 else errors.median()  # quantile() has a size limit
     return middle, (errors - middle).abs().mean()
-
-
-def has_scale(law: Law) -> bool:
-    """Whether predictions are a location plus a scale times noise (in the logarithm, for LogNormal)."""
-    family = law.family
-    return (
-        not family.event_dim
-        and family.location == "loc"
-        and "scale" in family.parameters
-        and (family.support is None or law.kind is LogNormal)
-    )
 
 
 def _is_normal_scale(law: Law) -> bool:
     """Whether rescaling the prediction rescales its residuals: normal families, and families without a scale."""
     return not has_scale(law) or law.family is NORMAL or law.kind is LogNormal
-
-
-def _errors_in_scales(data: CalibrationData) -> Tensor:
-    """Target minus location, in scales. Shape ``(n,)``."""
-    value, _, _ = data.law.pull_back(data.target)
-    named = dict(zip(data.law.family.parameters, data.law.parameters, strict=True))
-    return (value - named["loc"]) / named["scale"]
 
 
 def _mean_nll(data: CalibrationData, shift: Tensor, factor: Tensor) -> Tensor:
@@ -237,7 +221,7 @@ def _best_factor(data: CalibrationData) -> Tensor:
             (gradient,) = torch.autograd.grad(_mean_nll(data, torch.zeros(()), at.exp()), at)
         return float(gradient)
 
-    size = _errors_in_scales(data).abs().median().clamp(min=1e-300).log()
+    size = errors_in_scales(data.law, data.target).abs().median().clamp(min=1e-300).log()
     return torch.tensor(math.exp(_root(slope, float(size))), dtype=torch.float64)
 
 
@@ -272,7 +256,7 @@ def _root(rising: Callable[[float], float], start: float) -> float:
 
 def _best_shift_and_factor(data: CalibrationData) -> tuple[Tensor, Tensor]:
     """The most likely shift and factor, by L-BFGS until the gradient is below 1e-9."""
-    errors = _errors_in_scales(data)
+    errors = errors_in_scales(data.law, data.target)
     middle = errors.median()
     size = (errors - middle).abs().median().clamp(min=1e-300)
     # The shift is measured from the median, in units of the size.

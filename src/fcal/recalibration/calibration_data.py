@@ -1,0 +1,143 @@
+"""The rows that a recalibrator is fitted to, and those that are so far out that no repair should follow them."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, LogNormal
+
+from fcal._checks import check_count
+from fcal.distributions.family import Law
+from fcal.distributions.observation import observe
+from fcal.residuals import residuals_of
+
+QUARTILES = 1.3489795003921634  # distance of the quartiles of the standard normal distribution
+# In robust standard deviations: errors may be large where a heavy-tailed prediction expects them, and residuals where a
+# light-tailed one does not, but not both.
+_WILD_ERROR, _WILD_RESIDUAL = 20.0, 8.0
+_LARGEST_SHARE = 0.01
+
+
+@dataclass(frozen=True, kw_only=True)
+class WildRows:
+    """Calibration rows whose errors are far beyond all others: a repair does not follow them, and says so.
+
+    Attributes:
+        count: How many there are.
+        rows: Of so many calibration rows.
+        farthest: Distance of the farthest error from the median, in robust standard deviations of the errors.
+    """
+
+    count: int
+    rows: int
+    farthest: float
+
+    def __str__(self) -> str:
+        return f"{self.count} of {self.rows} rows left out, up to {self.farthest:.3g} sd away"
+
+
+@dataclass(frozen=True)
+class CalibrationData:
+    """What a recalibrator is fitted on, in float64 and without gradient.
+
+    Attributes:
+        law: The valid predictions.
+        target: Their targets. Shape ``(n,)``, or ``(n, D)`` for vectors.
+        z: Their residuals. Shape of ``target``.
+        output: Index of each row in the last dimension of the data; all 0 where it has one dimension. Shape ``(n,)``.
+        outputs: Number of outputs.
+        distance: Of each error from the median of its output, in robust standard deviations. Shape ``(n,)``.
+        wild: Rows that are far beyond all others; see :class:`Recalibrator`. Shape ``(n,)``.
+    """
+
+    law: Law
+    target: Tensor
+    z: Tensor
+    output: Tensor
+    outputs: int
+    distance: Tensor
+    wild: Tensor
+
+    def rows(self, where: Tensor) -> "CalibrationData":
+        """The rows of a mask."""
+        index = where.nonzero().squeeze(1)
+        law = self.law.with_leaves([leaf[index] for leaf in self.law.leaves(self.target.shape[:1])])
+        own = {name: getattr(self, name)[index] for name in ("target", "z", "output", "distance", "wild")}
+        return replace(self, law=law, **own)
+
+    def without_wild_rows(self) -> "CalibrationData":
+        """The rows that a scale or a shift is fitted to."""
+        return self.rows(~self.wild) if bool(self.wild.any()) else self
+
+    def of_output(self, output: int) -> "CalibrationData":
+        """The rows of one output, as the only one."""
+        rows = self.rows(self.output == output)
+        return replace(rows, output=torch.zeros_like(rows.output), outputs=1)
+
+    def mean(self, values: Tensor, *, per_output: bool) -> Tensor:
+        """Mean over all rows, of shape ``()``, or over the rows of each output, of shape ``(outputs,)``."""
+        if not per_output:
+            return values.mean()
+        totals = values.new_zeros(self.outputs).index_add(0, self.output, values)
+        return totals / torch.bincount(self.output, minlength=self.outputs)
+
+
+@torch.no_grad()
+def calibration_data(
+    pred: Distribution, target: Tensor, valid_mask: Tensor | None, *, at_least: int
+) -> CalibrationData:
+    """The valid rows of a prediction and its targets, of which there must be enough."""
+    observation = observe(pred, target, valid_mask=valid_mask, widest=True)
+    check_count(observation.count(), at_least=at_least)
+    law, elements = observation.law, observation.elements()
+    event = observation.target.shape[len(elements) :]
+    z = residuals_of(observation).reshape(-1, *event)
+    y = observation.target.reshape(-1, *event)
+    outputs = elements[-1] if len(elements) > 1 else 1
+    output = torch.arange(elements.numel(), device=y.device) % outputs
+    leaves = [leaf.detach() for leaf in law.leaves(elements)]
+    if observation.valid is not None:
+        where = observation.valid.reshape(-1).nonzero().squeeze(1)
+        z, y, output, leaves = z[where], y[where], output[where], [leaf[where] for leaf in leaves]
+    law = law.with_leaves(leaves)
+    distance, wild = _wild_rows(law, y, z, output)
+    return CalibrationData(law, y, z, output, outputs, distance, wild)
+
+
+def has_scale(law: Law) -> bool:
+    """Whether predictions are a location plus a scale times noise (in the logarithm, for LogNormal)."""
+    family = law.family
+    return (
+        not family.event_dim
+        and family.location == "loc"
+        and "scale" in family.parameters
+        and (family.support is None or law.kind is LogNormal)
+    )
+
+
+def errors_in_scales(law: Law, target: Tensor) -> Tensor:
+    """Target minus location, in scales. Shape ``(n,)``."""
+    value, _, _ = law.pull_back(target)
+    named = dict(zip(law.family.parameters, law.parameters, strict=True))
+    return (value - named["loc"]) / named["scale"]
+
+
+def _wild_rows(law: Law, target: Tensor, z: Tensor, output: Tensor) -> tuple[Tensor, Tensor]:
+    """Distances of errors, and the rows that are wild both by their errors and by the predicted distribution."""
+    errors = _distances(errors_in_scales(law, target) if has_scale(law) else z, output)
+    wild = (errors > _WILD_ERROR) & (_distances(z, output) > _WILD_RESIDUAL)
+    return errors, wild if int(wild.sum()) <= max(_LARGEST_SHARE * len(wild), 1) else torch.zeros_like(wild)
+
+
+def _distances(values: Tensor, output: Tensor) -> Tensor:
+    """Distance of every row from the median of its output, in robust standard deviations. Shape ``(n,)``."""
+    distance = values.new_zeros(len(values))
+    for number in output.unique().tolist():
+        rows = output == number
+        own = values[rows]
+        flat = own.flatten()
+        ranks = (1 + round(share * (len(flat) - 1)) for share in (0.25, 0.5, 0.75))
+        low, middle, high = (flat.kthvalue(rank).values for rank in ranks)
+        if bool(high > low):
+            distance[rows] = ((own - middle).abs() * (QUARTILES / (high - low))).reshape(len(own), -1).amax(1)
+    return distance
