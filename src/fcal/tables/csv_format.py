@@ -174,9 +174,9 @@ def _decoded(path: Path, raw: bytes) -> str:
     """The first bytes of a file as text; invalid ones after the header are left for the reader to report."""
     if raw.startswith(_OTHER_ENCODINGS):
         raise file_error(path, "in UTF-8", "UTF-16")
-    header = raw.replace(b"\r", b"\n").partition(b"\n")[0]
+    header, end, _ = raw.replace(b"\r", b"\n").partition(b"\n")
     try:
-        codecs.getincrementaldecoder("utf-8")().decode(header)  # the sample may end within a character
+        codecs.getincrementaldecoder("utf-8")().decode(header, final=bool(end))  # a sample may end within a character
     except UnicodeDecodeError as error:
         raise file_error(path, "in UTF-8", f"{shown(raw[: error.end][-20:])} in its header") from None
     return raw.decode("utf-8-sig", errors="replace")
