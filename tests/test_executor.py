@@ -165,3 +165,16 @@ def test_workers_end_without_a_word(tmp_path):
     (tmp_path / "quiet.py").write_text(QUIET, encoding="utf-8")
     done = subprocess.run([sys.executable, tmp_path / "quiet.py"], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_job_that_is_interrupted_is_not_run_again():
+    def interrupted():
+        raise KeyboardInterrupt
+
+    pool = Executor(workers=1)
+    pool.submit(interrupted)
+    after = pool.submit(int, "7")
+    with pytest.raises(KeyboardInterrupt):
+        pool.completed()
+    assert pool.running == []
+    assert [job.result() for job in pool.as_completed()] == [after.result()] == [7]

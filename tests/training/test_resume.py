@@ -17,7 +17,7 @@ from training.toys import net, wave
 
 from fcal.cli import main
 from fcal.training import FitConfig, ObjectiveConfig, fit, objective
-from fcal.training.checkpoints import checkpoint_to_resume, read_checkpoint
+from fcal.training.checkpoints import CheckedIO, checkpoint_to_resume, read_checkpoint
 
 CONFIG = FitConfig(
     epochs=3, batch_size=16, learning_rate=0.01, schedule="one-cycle", patience=5, checkpoint_every_steps=1
@@ -309,3 +309,14 @@ def test_folder_with_a_training_of_an_earlier_version_is_refused(tmp_path):
     (tmp_path / "checkpoint.json").write_text("{}", encoding="utf-8")
     with pytest.raises(ValueError, match=r"without a training of an earlier version, got its checkpoint\.json"):
         checkpoint_to_resume(tmp_path / "checkpoint.fcal", FitConfig(), None, None, resume=True)
+
+
+def test_checkpoint_without_the_loops_of_lightning_is_refused(tmp_path):
+    """With a checksum that fits: it would train past its end."""
+    with pytest.raises(Interrupted):
+        run(tmp_path, callbacks=[Interrupt(6, "train")])
+    path = tmp_path / "checkpoint.fcal"
+    checkpoint = read_checkpoint(path)
+    CheckedIO().save_checkpoint({**checkpoint, "loops": None}, path)
+    with pytest.raises(ValueError, match="a checkpoint, got one that is damaged: ValueError: it has no loops"):
+        run(tmp_path, resume=True)

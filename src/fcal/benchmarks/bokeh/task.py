@@ -112,8 +112,8 @@ class BokehTask(Task[Settings]):
         return tables.bokeh_table(settings, problems[0].labels, results)
 
     def table_title(self, table: Table) -> str:
-        """Noise, regime and seeds."""
-        return f"{table.labels['noise']} noise, {table.labels['regime']} regime, {_seeds(table.seeds)}"
+        """Noise and regime."""
+        return f"{table.labels['noise']} noise, {table.labels['regime']} regime"
 
     def describe(self, settings: Settings, tables: Sequence[Table], preset: str) -> list[str]:
         """Preset, noises, regimes, images and seeds, in a sentence."""
@@ -138,11 +138,11 @@ class BokehTask(Task[Settings]):
         }
 
     def caption(self, table: Table) -> str:
-        """Bins, sums and numbers of images."""
+        """Bins, sums, numbers of images and of seeds."""
         images = table.details["images"]
         return (
             f"{super().caption(table)}: {images['train']:,} images to train on, {images['validation']:,} to choose by, "
-            f"{images['test']:,} to test"
+            f"{images['test']:,} to test; {_seeds(table.seeds)}"
         )
 
     def printed_sections(self, table: Table) -> list[tuple[str, str]]:
