@@ -62,7 +62,7 @@ def fit(rows: Any) -> Net:
 def crossfit_picture() -> Figure:
     """Data and error bars, then residuals of rows seen, of new rows, and of new rows after cross-fitting."""
     seen, new = waves(ROWS, seed=1), waves(NEW_ROWS, seed=2)
-    crossfit = fcal.crossfit(fit, TensorDataset(*seen), folds=FOLDS)
+    crossfit = fcal.crossfit(fit, TensorDataset(*seen), keep="full", folds=FOLDS)
     calibrated = crossfit.calibrated()
     figure, axes = plt.subplots(1, 4, figsize=(13, 3.4), width_ratios=(1.5, 1, 1, 1), layout="constrained")
     with torch.no_grad():

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 import torch
-from crossfitting.lines import Line, fit_line, noisy_line
+from crossfitting.lines import Line, fit_line, full_crossfit, noisy_line
 from torch.distributions import Normal
 from torch.utils.data import TensorDataset
 
@@ -18,7 +18,7 @@ ONE_LINE = fit_line(noisy_line())
 
 @pytest.fixture
 def found():
-    return fcal.crossfit(fit_line, noisy_line(), folds=5, correct=False)
+    return full_crossfit(fit_line, noisy_line(), folds=5, correct=False)
 
 
 def test_held_out_residuals_of_single_rows_are_those_of_least_squares():
@@ -27,7 +27,7 @@ def test_held_out_residuals_of_single_rows_are_those_of_least_squares():
     design = torch.cat([x, torch.ones_like(x)], dim=1)
     hat = design @ torch.linalg.pinv(design)
     leave_one_out = (y - hat @ y) / (1 - hat.diagonal().unsqueeze(1))  # the identity of Allen's PRESS
-    found = fcal.crossfit(fit_line, data, folds=len(data))
+    found = full_crossfit(fit_line, data, folds=len(data))
     torch.testing.assert_close(y - found.held_out.mean, leave_one_out, rtol=1e-9, atol=1e-12)
 
 
@@ -83,7 +83,7 @@ def test_crossfit_corrects_overfitting_of_a_wide_model():
         return lambda given: Normal(given @ weights, sigma.expand(len(given), 1))
 
     train = torch.utils.data.Subset(TensorDataset(x, y), range(100))
-    found = fcal.crossfit(lambda part: fit(torch.utils.data.Subset(part, part.indices)), train, folds=10)
+    found = full_crossfit(lambda part: fit(torch.utils.data.Subset(part, part.indices)), train, folds=10)
     z = fcal.standardize(found.full(x[100:]), y[100:])
     repaired = fcal.standardize(found.calibrated()(x[100:]), y[100:])
     assert z.square().mean() > 2
@@ -91,7 +91,7 @@ def test_crossfit_corrects_overfitting_of_a_wide_model():
 
 
 def test_crossfit_in_processes_is_the_same(found):
-    apart = fcal.crossfit(fit_line, noisy_line(), folds=5, workers=2)
+    apart = full_crossfit(fit_line, noisy_line(), folds=5, workers=2)
     assert torch.equal(apart.held_out.mean, found.held_out.mean)
 
 
@@ -136,9 +136,9 @@ def test_fit_gets_what_it_names():
         seen.append((len(rows), None if held_out is None else len(held_out), len(fold_models)))
         return fit_line(rows)
 
-    found = fcal.crossfit(fit, noisy_line(), folds=3)
+    found = full_crossfit(fit, noisy_line(), folds=3)
     assert seen == [(20, 10, 0)] * 3 + [(30, None, 3)]
-    assert torch.equal(found.held_out.mean, fcal.crossfit(fit_line, noisy_line(), folds=3).held_out.mean)
+    assert torch.equal(found.held_out.mean, full_crossfit(fit_line, noisy_line(), folds=3).held_out.mean)
 
 
 def test_held_out_rows_and_rows_of_a_fold_are_all_rows_once():
@@ -148,7 +148,7 @@ def test_held_out_rows_and_rows_of_a_fold_are_all_rows_once():
         parts.append((set(rows.indices), set() if held_out is None else set(held_out.indices)))
         return fit_line(rows)
 
-    fcal.crossfit(fit, noisy_line(), folds=4)
+    full_crossfit(fit, noisy_line(), folds=4)
     assert all(rows | held == set(range(30)) and not rows & held for rows, held in parts)
     assert sorted(i for _, held in parts for i in held) == list(range(30))
 
@@ -180,7 +180,7 @@ class Shuffled(TensorDataset):
 )
 def test_crossfit_refuses(fit, dataset, options, message):
     with pytest.raises(ValueError, match=message):
-        fcal.crossfit(fit, dataset, **options)
+        full_crossfit(fit, dataset, **options)
 
 
 def test_crossfit_refuses_shared_weights():
@@ -192,28 +192,28 @@ def test_crossfit_refuses_shared_weights():
         return line
 
     with pytest.raises(ValueError, match="expected `fit` to return a new model each time"):
-        fcal.crossfit(fit, noisy_line())
+        full_crossfit(fit, noisy_line())
 
 
 def test_crossfit_refuses_a_fold_without_targets():
     x, y = noisy_line().tensors
     y = torch.where(torch.arange(30).unsqueeze(1) < 10, torch.nan, y)
     with pytest.raises(ValueError, match="expected `dataset` with targets in every fold, got none in fold"):
-        fcal.crossfit(fit_line, TensorDataset(x, y), folds=3, groups=torch.arange(30) // 10)
+        full_crossfit(fit_line, TensorDataset(x, y), folds=3, groups=torch.arange(30) // 10)
 
 
 def test_crossfit_refuses_points():
     with pytest.raises(TypeError, match="expected `fit` to return a model of distributions, got one that returns a"):
-        fcal.crossfit(lambda _: torch.nn.Linear(1, 1).double(), noisy_line())
+        full_crossfit(lambda _: torch.nn.Linear(1, 1).double(), noisy_line())
 
 
 def test_crossfit_refuses_what_processes_cannot_have():
     with pytest.raises(TypeError, match="expected `fit` and `dataset` that other processes can be sent, or workers=1"):
-        fcal.crossfit(partial(fit_line, lock=threading.Lock()), noisy_line(), workers=2)
+        full_crossfit(partial(fit_line, lock=threading.Lock()), noisy_line(), workers=2)
 
 
 def test_crossfit_sends_functions_that_cannot_be_imported(found):
-    apart = fcal.crossfit(lambda rows: fit_line(rows), noisy_line(), folds=5, correct=False, workers=2)
+    apart = full_crossfit(lambda rows: fit_line(rows), noisy_line(), folds=5, correct=False, workers=2)
     assert torch.equal(apart.held_out.mean, found.held_out.mean)
 
 
@@ -227,7 +227,7 @@ def test_crossfit_sends_functions_that_cannot_be_imported(found):
 )
 def test_crossfit_refuses_what_is_no_model(fit, message):
     with pytest.raises(TypeError, match=message):
-        fcal.crossfit(fit, noisy_line())
+        full_crossfit(fit, noisy_line())
 
 
 def test_crossfit_refuses_predictions_of_another_shape_after_the_first_training():
@@ -238,7 +238,7 @@ def test_crossfit_refuses_predictions_of_another_shape_after_the_first_training(
         return lambda x: Normal(x[:, 0], torch.ones(len(x), dtype=x.dtype))
 
     with pytest.raises(ValueError, match=r"expected predictions of the targets' shape \(1, 1\), got \(1,\)"):
-        fcal.crossfit(fit, noisy_line())
+        full_crossfit(fit, noisy_line())
     assert len(calls) == 1
 
 
@@ -250,7 +250,7 @@ def test_crossfit_refuses_models_of_several_families():
         return lambda x: kind(x, torch.ones_like(x))
 
     with pytest.raises(ValueError, match="expected `fit` to return models of one family, got Laplace and Normal"):
-        fcal.crossfit(fit, noisy_line())
+        full_crossfit(fit, noisy_line())
 
 
 def test_crossfit_refuses_infinite_targets_before_the_work():
@@ -259,7 +259,7 @@ def test_crossfit_refuses_infinite_targets_before_the_work():
     with pytest.raises(
         ValueError, match=r"expected `dataset` with finite targets \(NaN where missing\), got 1 infinite"
     ):
-        fcal.crossfit(lambda _: 1 / 0, TensorDataset(x, y))
+        full_crossfit(lambda _: 1 / 0, TensorDataset(x, y))
 
 
 class Masked(TensorDataset):
@@ -277,10 +277,10 @@ def test_masks_of_rows_count_for_all_their_targets():
         kept = [(row["input"], row["target"]) for row in (rows[i] for i in range(len(rows))) if row["valid_mask"]]
         return fit_line(kept)
 
-    found = fcal.crossfit(fit, Masked(x, wrong, mask), folds=3)
+    found = full_crossfit(fit, Masked(x, wrong, mask), folds=3)
     assert found.calibrated()(x).stddev.max() < 2
     with pytest.raises(ValueError, match="expected `valid_mask` of booleans"):
-        fcal.crossfit(fit, Masked(x, y, mask.int()))
+        full_crossfit(fit, Masked(x, y, mask.int()))
 
 
 def test_rows_of_scales_work_in_a_loader(found):
@@ -298,7 +298,7 @@ def test_targets_of_another_dtype(found):
     def fit(rows):
         return fit_line([(rows[i][0].double(), rows[i][1]) for i in range(len(rows))]).float()
 
-    single = fcal.crossfit(fit, TensorDataset(x.float(), y), folds=3)
+    single = full_crossfit(fit, TensorDataset(x.float(), y), folds=3)
     kept = single.with_scales(lambda _, start: start).calibrated()
     assert kept(x.float()).mean.dtype == torch.float32
     assert found.calibrated(fcal.recalibration.Temperature()) is not None
@@ -331,7 +331,7 @@ def test_calibrated_by_default_keeps_the_median_and_is_not_ruined_by_a_wild_row(
     x = torch.linspace(-1, 1, 400, dtype=torch.float64).unsqueeze(1)
     y = x + 0.1 * torch.randn(400, 1, generator=generator, dtype=torch.float64)
     y[123] = 1e5
-    found = fcal.crossfit(fit_median, TensorDataset(x, y), folds=4)
+    found = full_crossfit(fit_median, TensorDataset(x, y), folds=4)
     model = found.calibrated()
     assert isinstance(model.repair, fcal.recalibration.Conformal)
     assert (model.repair.wild.count, model.repair.wild.rows) == (1, 400)

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from crossfitting.lines import full_crossfit
 from torch.distributions import Gamma, Normal
 from torch.utils.data import TensorDataset
 
-import fcal
 from fcal._datasets import get_batch
 from fcal.crossfitting import error_ratio
 
@@ -27,7 +27,7 @@ def test_part_of_the_truth_that_least_squares_has(folds):
     """Mean of 20 draws: 1 / (k - 1) of it, as the delete-a-group jackknife says."""
     found, truth = [], []
     for seed in range(20):
-        one = fcal.crossfit(fit, TensorDataset(*regression(seed)), folds=folds)
+        one = full_crossfit(fit, TensorDataset(*regression(seed)), folds=folds)
         x, y = regression(1000 + seed, rows=4000)
         full = (y - one.full(x).mean).square().mean()
         parts = torch.stack([(y - model(x).mean).square().mean() for model in one.without]).mean()
@@ -39,7 +39,7 @@ def test_part_of_the_truth_that_least_squares_has(folds):
 
 def test_calibrated_uses_errors_that_much_smaller():
     data = TensorDataset(*regression(3))
-    plain, corrected = (fcal.crossfit(fit, data, folds=3, correct=correct) for correct in (False, True))
+    plain, corrected = (full_crossfit(fit, data, folds=3, correct=correct) for correct in (False, True))
     x = regression(4)[0]
     ratio = corrected.calibrated()(x).stddev / plain.calibrated()(x).stddev
     assert plain.error_ratio == 1
@@ -47,7 +47,7 @@ def test_calibrated_uses_errors_that_much_smaller():
 
 
 def test_scales_are_fitted_to_errors_that_much_smaller():
-    corrected = fcal.crossfit(fit, TensorDataset(*regression(3)), folds=3)
+    corrected = full_crossfit(fit, TensorDataset(*regression(3)), folds=3)
 
     def rms(rows, start):
         batch = get_batch(rows, list(range(len(rows))))
@@ -68,11 +68,11 @@ def test_models_that_know_their_rows_by_heart_are_not_corrected():
         unknown = torch.zeros(1, dtype=torch.float64)
         return lambda given: Normal(torch.stack([seen.get(tuple(one.tolist()), unknown) for one in given]), 1.0)
 
-    assert fcal.crossfit(memoriser, TensorDataset(x, y), folds=4).error_ratio == 1
+    assert full_crossfit(memoriser, TensorDataset(x, y), folds=4).error_ratio == 1
 
 
 def test_of_two_folds_nothing_is_known():
-    assert fcal.crossfit(fit, TensorDataset(*regression(0)), folds=2).error_ratio == 1
+    assert full_crossfit(fit, TensorDataset(*regression(0)), folds=2).error_ratio == 1
 
 
 def test_missing_targets_do_not_count():

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from crossfitting.lines import fit_line, noisy_line
+from crossfitting.lines import fit_line, full_crossfit, noisy_line
 from torch.distributions import Normal
 
 import fcal
@@ -33,7 +33,7 @@ def by_loop(found, x, level):
 
 @pytest.mark.parametrize("level", [0.5, 0.9, 0.95])
 def test_intervals_are_those_of_a_loop(level):
-    found = fcal.crossfit(fit_line, noisy_line(), folds=4)
+    found = full_crossfit(fit_line, noisy_line(), folds=4)
     x = torch.linspace(-2, 2, 7, dtype=torch.float64).unsqueeze(1)
     low, high = found.intervals(x, level)
     torch.testing.assert_close(torch.cat([low, high], 1), by_loop(found, x, level))
@@ -43,7 +43,7 @@ def test_coverage_of_new_rows():
     """Of 200 trainings on 30 rows, new rows inside; 3 standard errors of 4000 rows are 1.5 %, and CV+ is cautious."""
     inside = []
     for seed in range(200):
-        found = fcal.crossfit(fit_line, noisy_line(30, seed), folds=5)
+        found = full_crossfit(fit_line, noisy_line(30, seed), folds=5)
         x, y = noisy_line(20, 1000 + seed).tensors
         low, high = found.intervals(x, 0.9)
         inside.append(((y >= low) & (y <= high)).double().mean())
@@ -51,7 +51,7 @@ def test_coverage_of_new_rows():
 
 
 def test_too_few_rows_for_the_level_make_them_infinite():
-    low, high = fcal.crossfit(fit_line, noisy_line(9), folds=3).intervals(torch.zeros(2, 1).double(), 0.95)
+    low, high = full_crossfit(fit_line, noisy_line(9), folds=3).intervals(torch.zeros(2, 1).double(), 0.95)
     assert low.isneginf().all()
     assert high.isposinf().all()
 
@@ -66,7 +66,7 @@ def test_missing_targets_do_not_count():
 
 def test_refuses_a_level():
     with pytest.raises(ValueError, match="expected `level`"):
-        fcal.crossfit(fit_line, noisy_line()).intervals(torch.zeros(1, 1).double(), 1.0)
+        full_crossfit(fit_line, noisy_line()).intervals(torch.zeros(1, 1).double(), 1.0)
 
 
 @pytest.mark.parametrize(

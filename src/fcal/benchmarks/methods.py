@@ -19,7 +19,7 @@ from torch.distributions import Distribution, Normal
 from fcal import recalibration
 from fcal._registry import Registry
 from fcal.benchmarks.problem import HeldOut, Networks, Options, Prediction, Problem
-from fcal.crossfitting import cv_plus
+from fcal.crossfitting import Bags, cv_plus, usual_repair
 from fcal.models import mixture
 from fcal.plots.styles import RowStyle
 
@@ -201,7 +201,71 @@ class Ensemble(Method):
             return [(dist.mean, dist.stddev) for dist in map(mixture, map(list, parts))]
 
         dists = [mixture(list(part)) for part in members.parts]
-        return Prediction(dists=dists, seconds=members.seconds, again=again)
+        return Prediction(dists=dists, seconds=members.seconds, again=again, details=members.details)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOutEnsemble(Method):
+    """Several networks trained by likelihood, with a repair of their mixture fitted to held-out rows.
+
+    Args:
+        title: What people call it.
+        recalibrator: Its name in :mod:`fcal.recalibration`.
+        members: How many networks.
+    """
+
+    needs = "held_out_members"
+    recalibrator: str
+    members: int
+
+    def predict(self, problem: Problem) -> Prediction:
+        """Fit the repair to the held-out rows, and apply it to the test rows."""
+        return _repaired(problem.held_out_members(self.members), self.recalibrator)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PointEnsemble(Method):
+    """The mean of several networks without error bars: how accurate an ensemble can be.
+
+    Args:
+        title: What people call it.
+        members: How many networks.
+    """
+
+    needs = "point_members"
+    members: int
+
+    def predict(self, problem: Problem) -> Prediction:
+        """The mean of all members."""
+        return problem.point_members(self.members)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutOfBag(Method):
+    """Networks that each leave out some rows, predict together, and are repaired by the rows they left out.
+
+    Args:
+        title: What people call it.
+        recalibrator: Its name in :mod:`fcal.recalibration`, or ``"auto"`` for the default of :func:`fcal.crossfit`.
+        objective: By which the networks are trained.
+        cost: In trainings on all rows, at most.
+        bags: How many networks, and which rows they leave out; None until a problem decides by the cost.
+    """
+
+    needs = "out_of_bag"
+    recalibrator: str = "auto"
+    objective: Options
+    cost: int = 3
+    bags: Bags | None = None
+
+    def of_rows(self, rows: int) -> "OutOfBag":
+        """The method with the design for a number of rows to train on."""
+        return dataclasses.replace(self, bags=self.bags or Bags.of_cost(self.cost, rows))
+
+    def predict(self, problem: Problem) -> Prediction:
+        """Fit the repair to the rows that were left out, and apply it to the ensemble's predictions."""
+        assert self.bags is not None
+        return _repaired(problem.out_of_bag(self.objective, self.bags), self.recalibrator)
 
 
 def _of_unit_scale(pred: Distribution) -> Distribution:
@@ -217,7 +281,12 @@ def _repaired(networks: Networks, recalibrator: str, *, moments: bool = False) -
             repairs.append(None)
         else:
             assert part.target is not None
-            repairs.append(recalibration.by_name(recalibrator)().fit(part.pred, part.target))
+            method = (
+                usual_repair(part.pred, part.target)
+                if recalibrator == "auto"
+                else recalibration.by_name(recalibrator)()
+            )
+            repairs.append(method.fit(part.pred, part.target))
     seconds = (time.process_time() - start) / len(networks.parts)
 
     def repaired(repair: recalibration.Recalibrator | None, test: Distribution) -> Distribution:
@@ -247,6 +316,7 @@ def _weighted(name: str, *weights: float, **options: Any) -> tuple[Options, ...]
     return tuple({"name": name, "lam": lam, **options} for lam in weights)
 
 
+_BETA_NLL = {"name": "beta-nll", "beta": 0.5}
 _FCAL_SCALES = {"name": "fcal", "divergence": "kl", "lam": 0.3, "df": 20}
 _FCAL_BATCH = 512  # each of eight strata must hold many times df residuals
 
@@ -283,6 +353,29 @@ METHODS.add(
     "fcal_wass", Trained(title="f-Cal-Wass", candidates=_weighted("fcal", 0.02, 0.005, 0.1, divergence="wasserstein"))
 )
 METHODS.add("ensemble", Ensemble(title="ensemble of 5"))
+METHODS.add("ensemble_3", Ensemble(title="ensemble of 3", members=3))
+for _count in (3, 5):
+    for _name in ("temperature", "conformal"):
+        METHODS.add(
+            f"ensemble_{_count}_{_name}",
+            HeldOutEnsemble(title=f"ensemble of {_count}, {_name}", recalibrator=_name, members=_count),
+        )
+METHODS.add("deterministic_3", PointEnsemble(title="deterministic, ensemble of 3", members=3))
+METHODS.add("deterministic_5", PointEnsemble(title="deterministic, ensemble of 5", members=5))
+METHODS.add("oob_conformal", OutOfBag(title="out-of-bag ensemble", objective=_BETA_NLL))
+METHODS.add("oob_conformal_5", OutOfBag(title="out-of-bag ensemble, cost 5", objective=_BETA_NLL, cost=5))
+METHODS.add(
+    "oob_temperature",
+    OutOfBag(title="out-of-bag ensemble, one factor", recalibrator="temperature", objective=_BETA_NLL),
+)
+METHODS.add(
+    "oob_power", OutOfBag(title="out-of-bag ensemble, power of sigma", recalibrator="power", objective=_BETA_NLL)
+)
+METHODS.add("oob_nll", OutOfBag(title="out-of-bag ensemble by NLL", objective={"name": "nll"}))
+METHODS.add(
+    "oob_mse",
+    OutOfBag(title="out-of-bag ensemble, mean by squared error", objective={"name": "beta-nll", "beta": 1.0}),
+)
 METHODS.add("oof_temperature", CrossFitted(title="out-of-fold temperature"))
 METHODS.add("oof_nll", CrossFitted(title="out-of-fold NLL", scales={"name": "nll"}))
 METHODS.add("oof_fcal", CrossFitted(title="out-of-fold f-Cal", scales=_FCAL_SCALES, batch=_FCAL_BATCH))

@@ -8,16 +8,30 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from fcal import models
 from fcal._datasets import get_batch
-from fcal.benchmarks.methods import METHODS, CrossFitted, CVPlus, Ensemble, Method, Repaired, Trained
+from fcal.benchmarks.methods import (
+    METHODS,
+    CrossFitted,
+    CVPlus,
+    Ensemble,
+    HeldOutEnsemble,
+    Method,
+    OutOfBag,
+    PointEnsemble,
+    Repaired,
+    Trained,
+)
 from fcal.benchmarks.problem import Failed, HeldOut, Members, Networks, Options, Prediction, Problem
 from fcal.benchmarks.scoring import score
 from fcal.benchmarks.training_cells import Budget, TrainingCells, is_base
 from fcal.benchmarks.trainings import Datasets, NetworkTrainings
+from fcal.crossfitting import Bags
 from fcal.sweeps import Cell, Store
 
 _LOST = 1.0  # a candidate with twice the smooth L1 of the network it starts from has failed to train
-_TRAINING = ("base_epochs", "base_rate", "base_batch", "tune_epochs", "tune_rate", "tune_batch")
+_BASE = ("base_epochs", "base_rate", "base_batch")
+_TRAINING = (*_BASE, "tune_epochs", "tune_rate", "tune_batch")
 # Settings that the numbers of each step depend on.
 _USED = {
     "truth": (),
@@ -25,7 +39,10 @@ _USED = {
     "trained": _TRAINING,
     "held_out": (*_TRAINING, "candidates"),
     "members": (*_TRAINING, "candidates"),
-    "cross_fitted": ("base_rate", "base_batch", "folds", "early_epochs", "fold_epochs"),
+    "held_out_members": _BASE,
+    "point_members": _BASE,
+    "cross_fitted": (*_BASE, "folds"),
+    "out_of_bag": _BASE,
 }
 _USED_BY_SCALES = ("tune_rate", "tune_batch", "scale_epochs")
 _ALL = tuple(field.name for field in fields(Budget) if field.name not in ("df", "bins"))
@@ -94,10 +111,17 @@ class NetworkProblem(Problem):
         return {"data": self.cells.data, "settings": {**network, **used}}
 
     def resolved(self, method: Method) -> Method:
-        """As many candidates as the budget allows."""
+        """As many candidates as the budget allows, and as many networks as the cost."""
+        if isinstance(method, OutOfBag):
+            return method.of_rows(self.training_rows)
         if not isinstance(method, Trained):
             return method
         return replace(method, candidates=method.candidates[: self.cells.budget.candidates])
+
+    @property
+    def training_rows(self) -> int:
+        """Number of rows to train on and to choose by; a task may know it without reading them."""
+        return len(self.datasets.all)
 
     def trainings(self, method: Method) -> tuple[Cell, ...]:
         """Trainings that a row starts from."""
@@ -105,15 +129,31 @@ class NetworkProblem(Problem):
             return (self.cells.scales(method.scales, method.batch),)
         if isinstance(method, CrossFitted | CVPlus):
             return (self.cells.crossfit(),)
-        if isinstance(method, Repaired | Ensemble):
+        if isinstance(method, OutOfBag):
+            assert method.bags is not None
+            return (self.cells.bags(method.objective, method.bags),)
+        if isinstance(method, HeldOutEnsemble):
+            return tuple(self.cells.held_out_members(self._nll, method.members))
+        if isinstance(method, PointEnsemble):
+            return (self.cells.base(self._deterministic),)
+        if isinstance(method, Ensemble):
+            return (self.cells.base(self._nll),)
+        if isinstance(method, Repaired):
             return tuple(self.cells.candidates(self._nll))
         return tuple(self.cells.candidates(method)) if isinstance(method, Trained) else ()
 
     @property
     def _nll(self) -> Trained:
-        nll = self.resolved(METHODS["nll"])
-        assert isinstance(nll, Trained)
-        return nll
+        return self._trained_by("nll")
+
+    @property
+    def _deterministic(self) -> Trained:
+        return self._trained_by("deterministic")
+
+    def _trained_by(self, name: str) -> Trained:
+        method = self.resolved(METHODS[name])
+        assert isinstance(method, Trained)
+        return method
 
     def trained(self, method: Trained) -> Prediction:
         """Train every candidate, and choose one by validation rows."""
@@ -149,7 +189,7 @@ class NetworkProblem(Problem):
         return Networks(parts=[part], seconds=choice.seconds)
 
     def cross_fitted(self, scales: Options | None, batch: int) -> Networks:
-        """Networks of all rows and without each fold, from a common early checkpoint."""
+        """Networks of all rows and without each fold."""
         base = self.cells.crossfit()
         result = self._done(base)
         seconds, cell = result["seconds"], None
@@ -167,9 +207,23 @@ class NetworkProblem(Problem):
         crossfit_result = {name: value for name, value in result.items() if name != "status"}
         return Networks(parts=[part], seconds=seconds, details={"crossfit": crossfit_result})
 
+    def out_of_bag(self, objective: Options, bags: Bags) -> Networks:
+        """Networks that each leave out some rows, and what they say of these."""
+        cell = self.cells.bags(objective, bags)
+        result = self._done(cell)
+        networks = self.source.bags_of(cell.config, self.store)
+        part = HeldOut(
+            pred=networks.held_out,
+            target=networks.target,
+            test=_distribution(self.source.predict(networks.ensemble, self.datasets.test).pred),
+            again=lambda: _distribution(self.source.predict(networks.ensemble, self._timed).pred),
+        )
+        details = {name: value for name, value in result.items() if name != "status"}
+        return Networks(parts=[part], seconds=result["seconds"], details={"bags": details})
+
     def members(self, count: int) -> Members:
         """Networks trained by likelihood on all rows, for as many epochs as were chosen by validation rows."""
-        epochs = self._choice(self._nll, "NLL: ").details["epochs"]["base"]
+        epochs = self._done(self.cells.base(self._nll), "NLL: ")["best_epoch"] + 1
         cells = self.cells.members(self._nll, count, stop_after=epochs)
         results = [self._done(cell) for cell in cells]
         networks, datasets = [self._network(cell) for cell in cells], self.datasets
@@ -177,8 +231,43 @@ class NetworkProblem(Problem):
         def on(dataset: Any) -> list[list[Distribution]]:
             return [[_distribution(self.source.predict(network, dataset).pred) for network in networks]]
 
-        seconds = sum(result["seconds"] for result in results)
-        return Members(parts=on(datasets.test), seconds=seconds, again=lambda: on(self._timed))
+        return Members(
+            parts=on(datasets.test),
+            seconds=sum(result["seconds"] for result in results),
+            again=lambda: on(self._timed),
+            details={"member_epochs": epochs},
+        )
+
+    def held_out_members(self, count: int) -> Networks:
+        """Networks trained by likelihood, each for as many epochs as validation rows choose."""
+        cells = self.cells.held_out_members(self._nll, count)
+        results = [self._done(cell) for cell in cells]
+        ensemble, datasets = models.Ensemble([self._network(cell) for cell in cells], moments=True), self.datasets
+        held_out = self.source.predict(ensemble, datasets.validation)
+        part = HeldOut(
+            pred=_distribution(held_out.pred),
+            target=held_out.target,
+            test=_distribution(self.source.predict(ensemble, datasets.test).pred),
+            again=lambda: _distribution(self.source.predict(ensemble, self._timed).pred),
+        )
+        return Networks(parts=[part], seconds=sum(result["seconds"] for result in results))
+
+    def point_members(self, count: int) -> Prediction:
+        """The mean of networks without error bars, trained for as many epochs as validation rows choose."""
+        epochs = self._done(self.cells.base(self._deterministic))["best_epoch"] + 1
+        cells = self.cells.members(self._deterministic, count, stop_after=epochs)
+        results = [self._done(cell) for cell in cells]
+        networks = [self._network(cell) for cell in cells]
+
+        def on(dataset: Any) -> Tensor:
+            return torch.stack([_points(self.source.predict(network, dataset).pred) for network in networks]).mean(0)
+
+        return Prediction(
+            means=[on(self.datasets.test)],
+            seconds=sum(result["seconds"] for result in results),
+            again=lambda: on(self._timed),
+            details={"member_epochs": epochs},
+        )
 
     def _network(self, cell: Cell) -> Any:
         return self.source.network_of(cell, self.store)
@@ -309,6 +398,11 @@ def _prediction(pred: Distribution | Tensor) -> Prediction:
 
 def _distribution(pred: Distribution | Tensor) -> Distribution:
     assert isinstance(pred, Distribution)
+    return pred
+
+
+def _points(pred: Distribution | Tensor) -> Tensor:
+    assert isinstance(pred, Tensor)
     return pred
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 from torch.distributions import Distribution
 
-from fcal.crossfitting import CrossFit
+from fcal.crossfitting import Bags, CrossFit
 from fcal.sweeps import Cell, Store
 
 if TYPE_CHECKING:
@@ -129,11 +129,13 @@ class Members:
         parts: For each part of the problem, the prediction of every member.
         seconds: Processor time of the trainings of one part.
         again: Computes ``parts`` once more; None where nobody asks.
+        details: Whatever else is worth keeping, as JSON.
     """
 
     parts: Sequence[Sequence[Distribution]]
     seconds: float
     again: Callable[[], Sequence[Sequence[Distribution]]] | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Problem(ABC):
@@ -209,8 +211,27 @@ class Problem(ABC):
         """
         raise NotImplementedError
 
+    def out_of_bag(self, objective: Options, bags: Bags) -> Networks:
+        """Networks that each leave out some rows, as one ensemble, with predictions of the rows that they left out.
+
+        A task with this step also resolves methods by :meth:`fcal.benchmarks.methods.OutOfBag.of_rows`.
+
+        Args:
+            objective: By which the networks are trained.
+            bags: How many there are, and which rows they leave out.
+        """
+        raise NotImplementedError
+
     def members(self, count: int) -> Members:
         """Several networks trained by likelihood on all rows."""
+        raise NotImplementedError
+
+    def held_out_members(self, count: int) -> Networks:
+        """Several networks trained by likelihood as one ensemble, with its predictions of held-out rows."""
+        raise NotImplementedError
+
+    def point_members(self, count: int) -> Prediction:
+        """The mean of several networks that predict points, trained on all rows."""
         raise NotImplementedError
 
     @classmethod

@@ -8,10 +8,11 @@ from fcal._checks import check_integer, check_number
 from fcal.benchmarks.methods import Trained
 from fcal.benchmarks.problem import Options
 from fcal.benchmarks.trainings import NetworkTrainings, training_cell
+from fcal.crossfitting import Bags
 from fcal.sweeps import Cell
 from fcal.training import FitConfig, ObjectiveConfig
 
-_EPOCHS = ("base_epochs", "tune_epochs", "early_epochs", "fold_epochs", "scale_epochs")
+_EPOCHS = ("base_epochs", "tune_epochs", "scale_epochs")
 _REPETITION = 1000  # from one order of the rows to the next; seeds of a table are fewer
 
 
@@ -32,8 +33,6 @@ class Budget:
         tune_batch: Rows in its batches; they are larger because calibration is a property of a batch.
         candidates: Number of hyper-parameters tried for each method.
         folds: Folds of the rows that cross-fit.
-        early_epochs: Epochs that their networks share.
-        fold_epochs: Epochs of each network after these.
         scale_epochs: Epochs of networks of error bars, at ``tune_rate``.
         df: Number K of squared residuals in a sum q, in the losses and in the table.
         bins: Number S of bins of the table's ECE and MCE.
@@ -47,8 +46,6 @@ class Budget:
     tune_batch: int = 256
     candidates: int = 3
     folds: int = 3
-    early_epochs: int = 3
-    fold_epochs: int = 7
     scale_epochs: int = 3
     df: int = 75
     bins: int = 20
@@ -127,32 +124,46 @@ class TrainingCells:
     def members(self, nll: Trained, count: int, *, stop_after: int) -> list[Cell]:
         """Trainings by likelihood on all rows, with other initial weights and orders of the rows."""
         first = self.base(nll, stop_after=stop_after)
-        cells = [first]
-        for seed in range(self.seed + _REPETITION, self.seed + count * _REPETITION, _REPETITION):
-            config = {**first.config, "weights_seed": seed, "fit": {**first.config["fit"], "seed": seed}}
-            cells.append(self.source.fit_cell(config))
-        return cells
+        return [first, *(self._again(first, number) for number in range(1, count))]
+
+    def held_out_members(self, nll: Trained, count: int) -> list[Cell]:
+        """Trainings by likelihood without the validation rows, which choose the epoch of each."""
+        first = self.base(nll)
+        return [first, *(self._again(first, number) for number in range(1, count))]
+
+    def _again(self, first: Cell, number: int) -> Cell:
+        """A training with other initial weights and another order of the rows."""
+        seed = self.seed + number * _REPETITION
+        config = {**first.config, "weights_seed": seed, "fit": {**first.config["fit"], "seed": seed}}
+        return self.source.fit_cell(config)
 
     def crossfit(self) -> Cell:
-        """Networks of all rows and without each fold, from a common early checkpoint."""
-        common = FitConfig(
+        """Networks of all rows and without each fold, by likelihood."""
+        return self._left_out("crossfit", {"name": "nll"}, {"folds": self.budget.folds}, "cross-fit")
+
+    def bags(self, objective: Options, bags: Bags) -> Cell:
+        """Networks of an out-of-bag ensemble."""
+        return self._left_out("bags", objective, asdict(bags), f"out-of-bag ensemble of {bags.members}")
+
+    def _left_out(self, name: str, objective: Options, design: Options, label: str) -> Cell:
+        """Networks that leave out rows, with the schedule of all others; these rows choose their epochs."""
+        fit = FitConfig(
+            epochs=self.budget.base_epochs,
             batch_size=self.budget.base_batch,
             learning_rate=self.budget.base_rate,
             channels_last=self.source.channels_last,
+            seed=self.seed,
         )
-        early = replace(common, epochs=self.budget.early_epochs, schedule="constant", seed=self.seed)
-        # No early stopping: overfitted error bars are recalibrated, and a decayed learning rate leaves less bias.
-        later = replace(common, epochs=self.budget.fold_epochs, seed=self.seed + 1)
         config = {
             "version": self.source.version,
             "data": self.data,
             "network": self.network,
-            "folds": self.budget.folds,
-            "early": asdict(early),
-            "fit": asdict(later),
+            "objective": _objective_address(objective),
+            "fit": asdict(fit),
+            **design,
         }
-        kind, label = self.source.kind("crossfit"), f"cross-fit ({self.name})"
-        return training_cell(kind, config, affinity=self.name, label=label)
+        label = f"{label} ({self.name})"
+        return training_cell(self.source.kind(name), config, affinity=self.name, label=label)
 
     def scales(self, scales: Options, batch: int) -> Cell:
         """Networks of error bars, trained on the errors of held-out rows."""

@@ -1,25 +1,27 @@
 """How networks are trained, stored and reloaded: every training is a cell, config in, weights out."""
 
-import copy
 import json
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache
+from statistics import fmean
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
+from torch.utils.data import Subset
 
 import fcal
 from fcal._datasets import BatchConcat
-from fcal.benchmarks.scoring import rounded
-from fcal.crossfitting import CrossFit, recentred
+from fcal.benchmarks.scoring import rounded, shortened
+from fcal.crossfitting import Bags, CrossFit, OutOfBag, recentred
 from fcal.models.predicting import Predicted, predict
 from fcal.sweeps import Cell, Store, load_tensors, save_tensors
-from fcal.training import Diverged, FitConfig, ObjectiveConfig, fit, objective
+from fcal.training import Diverged, FitConfig, ObjectiveConfig, Stages, fit, objective
 
 WEIGHTS = ".safetensors"
 Network = TypeVar("Network", bound=nn.Module)
@@ -129,14 +131,19 @@ class NetworkTrainings(ABC):
     @property
     def kinds(self) -> Mapping[str, Callable[[Config, Store], dict[str, Any]]]:
         """Kinds of cells, and how each is computed."""
-        return {self.kind("fit"): self._fit, self.kind("crossfit"): self._crossfit, self.kind("scales"): self._scales}
+        return {
+            self.kind("fit"): self._fit,
+            self.kind("crossfit"): self._crossfit,
+            self.kind("scales"): self._scales,
+            self.kind("bags"): self._bags,
+        }
 
     def rows(self, data: Config) -> Datasets:
         """The rows of a data set; those of two are cached."""
         return _datasets(self, json.dumps(data, sort_keys=True))
 
     def kind(self, name: str) -> str:
-        """Kind of the cells of a training: ``"fit"``, ``"crossfit"`` or ``"scales"``."""
+        """Kind of the cells of a training: ``"fit"``, ``"crossfit"``, ``"scales"`` or ``"bags"``."""
         return f"{self.task}-{name}"
 
     def train(self, kind: str, config: Config, store: Store) -> dict[str, Any]:
@@ -213,46 +220,94 @@ class NetworkTrainings(ABC):
             "seconds": round(time.process_time() - started, 3),
         }
 
+    def bags_of(self, config: Config, store: Store) -> OutOfBag:
+        """An out-of-bag ensemble from stored weights."""
+        networks = load_networks(store, self.kind("bags"), config, lambda: self._new(config), config["members"])
+        return self._of_bags(in_order(networks), config)
+
     def _crossfit(self, config: Config, store: Store) -> dict[str, Any]:
-        """Train the networks of a cross-fit from a common early checkpoint; the result has their errors."""
+        """Train the networks of a cross-fit; the result has their epochs and errors."""
         start = time.process_time()
-        early, fit_config = self._new(config), FitConfig(**config["fit"])
-
-        def fit_on(rows: Any) -> nn.Module:
-            network = copy.deepcopy(early)
-            fit(network, None, rows, None, fit_config, progress=False)
-            return network
-
         try:
-            fit(early, None, self.rows(config["data"]).all, None, FitConfig(**config["early"]), progress=False)
-            crossfit = self._of_folds(fit_on, config)
+            crossfit = self._of_folds(self._stages(config), config)
         except Diverged as failure:
             return _failure(failure)
         seconds = time.process_time() - start
         save_networks(store, self.kind("crossfit"), config, (crossfit.full, *crossfit.without))
-        return {"status": "done", "seconds": round(seconds, 3), **self._errors_of_folds(crossfit, config)}
+        held_out = _mean_squares(crossfit.held_out, crossfit.target)
+        return {
+            "status": "done",
+            "seconds": round(seconds, 3),
+            "epochs": [stage + 1 for stage in crossfit.stages],
+            **self._errors(crossfit.without, held_out, crossfit.full, config),
+        }
 
-    def _of_folds(self, fit_on: Callable[..., nn.Module], config: Config) -> CrossFit:
-        # Networks start from a common checkpoint, which has seen all rows: no further correction.
+    def _bags(self, config: Config, store: Store) -> dict[str, Any]:
+        """Train the networks of an out-of-bag ensemble; the result has their epochs and errors."""
+        start = time.process_time()
+        try:
+            bags = self._of_bags(self._stages(config), config)
+        except Diverged as failure:
+            return _failure(failure)
+        seconds = time.process_time() - start
+        save_networks(store, self.kind("bags"), config, bags.members)
+        rows = self.rows(config["data"]).all
+        held_out = [
+            _mean_squares(*self.predict(member, Subset(rows, out.nonzero().squeeze(1).tolist()))[:2])
+            for member, out in zip(bags.members, bags.left_out, strict=True)
+        ]
+        return {
+            "status": "done",
+            "seconds": round(seconds, 3),
+            "epochs": [stage + 1 for stage in bags.stages],
+            "retrained": list(bags.retrained),
+            "disagreement": shortened(bags.judged.disagreement),
+            "error_ratio": shortened(bags.judged.error_ratio),
+            **self._errors(bags.members, _means(held_out), bags.ensemble, config),
+        }
+
+    def _stages(self, config: Config) -> Callable[..., list[nn.Module]]:
+        """A function that trains a network and returns it after every epoch."""
+        criterion, fit_config = objective(ObjectiveConfig(**config["objective"])), FitConfig(**config["fit"])
+
+        def fit_on(rows: Any, seed: int) -> list[nn.Module]:
+            number = 1000 * int(config["data"]["seed"]) + seed
+            stages, network = Stages(), self._new({**config, "weights_seed": number})
+            own = replace(fit_config, seed=number)
+            fit(network, criterion, rows, None, own, progress=False, callbacks=[stages])
+            return stages.models
+
+        return fit_on
+
+    def _of_folds(self, fit_on: Callable[..., Any], config: Config) -> CrossFit:
         return fcal.crossfit(
             fit_on,
             self.rows(config["data"]).all,
+            keep="full",
             folds=config["folds"],
             seed=config["data"]["seed"],
             batch_size=self.held_out_at_once,
-            correct=False,
         )
 
-    def _errors_of_folds(self, crossfit: CrossFit, config: Config) -> dict[str, Any]:
-        """Squared errors and z² of fold networks on held-out and on test rows, and of the full one on test rows."""
-        test = self.rows(config["data"]).test
-        *folds, full = (
-            _mean_squares(*self.predict(network, test)[:2]) for network in (*crossfit.without, crossfit.full)
+    def _of_bags(self, fit_on: Callable[..., Any], config: Config) -> OutOfBag:
+        design = {name: config[name] for name in ("members", "leave_out", "judges")}
+        return fcal.crossfit(
+            fit_on,
+            self.rows(config["data"]).all,
+            bags=Bags(**design),
+            seed=config["data"]["seed"],
+            batch_size=self.held_out_at_once,
         )
-        by_fold = [sum(column) / len(folds) for column in zip(*folds, strict=True)]
-        held_out = _mean_squares(crossfit.held_out, crossfit.target)
+
+    def _errors(
+        self, networks: Sequence[Any], held_out: tuple[float, float], whole: Any, config: Config
+    ) -> dict[str, Any]:
+        """Squared errors and z² of networks on rows they left out and on test rows, and of what is kept."""
+        test = self.rows(config["data"]).test
+        *single, kept = (_mean_squares(*self.predict(network, test)[:2]) for network in (*networks, whole))
+        on_test = _means(single)
         return {
-            name: {"held_out": held_out[index], "test": by_fold[index], "full_test": full[index]}
+            name: {"held_out": held_out[index], "test": on_test[index], "full_test": kept[index]}
             for index, name in enumerate(("mse", "z2"))
         }
 
@@ -293,6 +348,12 @@ def _fit_scales(config: Config) -> Callable[[Any, nn.Module], nn.Module]:
         return start.eval()
 
     return fit_scales
+
+
+def _means(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Mean of the first and of the second numbers."""
+    first, second = zip(*pairs, strict=True)
+    return fmean(first), fmean(second)
 
 
 def _mean_squares(pred: Distribution | Tensor, target: Tensor) -> tuple[float, float]:

@@ -1,18 +1,28 @@
 """Cross-fitting: error bars that hold on new data without a held-out set, learnt from models that did not see a row."""
 
+from fcal.crossfitting.fitting import chosen_stages, scaled_nll
 from fcal.crossfitting.held_out import cv_plus, error_ratio, levelled
-from fcal.crossfitting.procedure import Calibrated, CrossFit, WithScales, crossfit
+from fcal.crossfitting.out_of_bag import Bags, Judged, OutOfBag, judged
+from fcal.crossfitting.procedure import CrossFit, WithScales, crossfit
 from fcal.crossfitting.recentering import Centered, location_of, recentred
+from fcal.crossfitting.repairing import Calibrated, usual_repair
 
 __all__ = [
+    "Bags",
     "Calibrated",
     "Centered",
     "CrossFit",
+    "Judged",
+    "OutOfBag",
     "WithScales",
+    "chosen_stages",
     "crossfit",
     "cv_plus",
     "error_ratio",
+    "judged",
     "levelled",
     "location_of",
     "recentred",
+    "scaled_nll",
+    "usual_repair",
 ]

@@ -1,20 +1,16 @@
-"""Fold models: their training, predictions of held-out rows, and the scale level, errors and intervals from these."""
+"""Predictions of held-out rows, and the scale level, errors and intervals from these."""
 
-import inspect
 import math
-import pickle
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributions import Distribution
 from torch.utils.data import Subset
 
 from fcal._checks import check_number
 from fcal._datasets import per_target
-from fcal._executor import Executor, check_workers
 from fcal.crossfitting.recentering import has_location, location_of
 from fcal.distributions.family import law_of
 from fcal.distributions.functional import cat, index_select, with_parameters
@@ -24,102 +20,6 @@ from fcal.recalibration.calibration_data import has_scale
 _FEWEST_FOLDS = 3  # of two folds, each row has been seen by one model only, and there is nothing to compare
 _LARGEST_SHARE = 0.5  # of the squared error; beyond it, disagreement is no small correction any more
 _AT_ONCE = 2**24  # numbers in memory at a time: 128 MB
-
-
-def training_rows(fold: Tensor) -> list[Tensor]:
-    """Indices to train on: all rows, and for each fold the rows outside of it.
-
-    Example:
-        >>> [rows.tolist() for rows in training_rows(torch.tensor([0, 1, 0]))]
-        [[0, 1, 2], [1], [0, 2]]
-    """
-    return [torch.arange(len(fold)), *((fold != held).nonzero().squeeze(1) for held in range(int(fold.max()) + 1))]
-
-
-def train_models(fit: Callable[..., Any], dataset: Any, fold: Tensor, *, workers: int) -> list[Any]:
-    """The model of all rows, then the models without each fold; see :func:`fcal.crossfit` for ``fit``."""
-    accepted, check = _accepted_arguments(fit), partial(_check_model, dataset)
-
-    def job(rows: Any, **options: Any) -> Callable[[], Any]:
-        return partial(fit, rows, **{name: value for name, value in options.items() if name in accepted})
-
-    whole, *subsets = (Subset(dataset, rows.tolist()) for rows in training_rows(fold))
-    held_out = [Subset(dataset, (fold == number).nonzero().squeeze(1).tolist()) for number in range(len(subsets))]
-    jobs = [job(rows, held_out=held, fold_models=()) for rows, held in zip(subsets, held_out, strict=True)]
-    if "fold_models" in accepted:
-        fold_models = run_fits(jobs, workers=workers, check=check)
-        last = job(whole, held_out=None, fold_models=tuple(fold_models))
-        models = [*run_fits([last], workers=1, check=check), *fold_models]
-    else:
-        models = run_fits([job(whole, held_out=None), *jobs], workers=workers, check=check)
-    check_distinct(models)
-    return models
-
-
-def run_fits(
-    jobs: Sequence[Callable[[], Any]], *, workers: int, check: Callable[[Any], None] | None = None
-) -> list[Any]:
-    """The model that each job returns.
-
-    Args:
-        jobs: Called without arguments.
-        workers: Number of processes; 1 for this one.
-        check: Called with every model as soon as it is trained, so that an error is raised before the others are.
-
-    Raises:
-        TypeError: A job returns no model, or cannot be sent to other processes.
-
-    Example:
-        >>> run_fits([lambda: nn.Linear(2, 1), lambda: nn.Linear(3, 1)], workers=1)[1].in_features
-        3
-    """
-    check_workers(workers)
-    with Executor(min(workers, len(jobs))) as pool:
-        submitted = [pool.submit(job) for job in jobs]
-        for job in pool.as_completed():
-            try:
-                model = job.result()
-            except pickle.PicklingError as error:
-                message = f"expected `fit` and `dataset` that other processes can be sent, or workers=1, got: {error}"
-                raise TypeError(message) from error
-            if not callable(model) or isinstance(model, type):
-                raise TypeError(f"expected `fit` to return a model to call, got {type(model).__name__}")
-            if check is not None:
-                check(model)
-    return [job.result() for job in submitted]
-
-
-def _accepted_arguments(fit: Callable[..., Any]) -> set[str]:
-    """Optional arguments that ``fit`` names in its signature."""
-    try:
-        parameters = inspect.signature(fit).parameters
-    except (TypeError, ValueError):  # a builtin without a signature
-        return set()
-    return {"held_out", "fold_models"} & set(parameters)
-
-
-def _check_model(dataset: Any, model: Any) -> None:
-    """Refuse a model by its prediction for the first row, before the others are trained."""
-    pred, target, _ = predict(model, Subset(dataset, [0]))
-    pred = as_distribution(pred)
-    shape = pred.batch_shape + pred.event_shape
-    if shape != target.shape:
-        raise ValueError(f"expected predictions of the targets' shape {tuple(target.shape)}, got {tuple(shape)}")
-
-
-def check_distinct(models: Sequence[Any]) -> None:
-    """Refuse models that share weights: a fold model would have seen the rows that it is evaluated on.
-
-    Raises:
-        ValueError: Two models are the same object, or share weights.
-    """
-    owner: dict[int, int] = {}
-    for number, model in enumerate(models):
-        identities = [id(model)]
-        if isinstance(model, nn.Module):
-            identities += [weight.data_ptr() for weight in model.parameters() if weight.numel()]
-        if any(owner.setdefault(identity, number) != number for identity in identities):
-            raise ValueError("expected `fit` to return a new model each time, got weights of an earlier one")
 
 
 def cross_predictions(

@@ -5,18 +5,18 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from fcal import recalibration
 from fcal._checks import check_flag, check_integer
 from fcal._datasets import get_batch, length_of
+from fcal._registry import Registry
+from fcal.crossfitting.fitting import check_distinct, run_fits, train_models, training_rows
 from fcal.crossfitting.held_out import (
     as_distribution,
-    check_distinct,
     check_same_targets,
     counted,
     cross_predictions,
@@ -24,86 +24,185 @@ from fcal.crossfitting.held_out import (
     error_ratio,
     expand_mask,
     levelled,
-    run_fits,
-    train_models,
-    training_rows,
 )
+from fcal.crossfitting.out_of_bag import Bags, OutOfBag, out_of_bag
 from fcal.crossfitting.recentering import Centered, location_of, recentred
+from fcal.crossfitting.repairing import Calibrated, calibrated
 from fcal.data.folds import fold_numbers
-from fcal.distributions.family import law_of
 from fcal.models.predicting import evaluating, predict
 from fcal.recalibration import Recalibrator
 
 FitScales = Callable[[Any, Any], Any]
 
-_ENOUGH_FOR_SHAPE = 200  # targets; fewer determine a scale better than a shape
+_COST = 3
+_FOLDS = 4
+_KEEP: Registry[bool] = Registry("keep")  # whether all models are kept
+_KEEP.add("ensemble", True)
+_KEEP.add("full", False)
+
+
+@overload
+def crossfit(
+    fit: Callable[..., Any],
+    dataset: Any,
+    *,
+    keep: Literal["full"],
+    folds: int | None = None,
+    groups: Sequence[Any] | Tensor | None = None,
+    seed: int = 0,
+    correct: bool = True,
+    batch_size: int = 256,
+    workers: int = 1,
+) -> "CrossFit": ...
+
+
+@overload
+def crossfit(
+    fit: Callable[..., Any],
+    dataset: Any,
+    *,
+    keep: Literal["ensemble"] = "ensemble",
+    folds: int | None = None,
+    cost: int | None = None,
+    bags: Bags | None = None,
+    groups: Sequence[Any] | Tensor | None = None,
+    seed: int = 0,
+    batch_size: int = 256,
+    workers: int = 1,
+) -> OutOfBag: ...
 
 
 def crossfit(
     fit: Callable[..., Any],
     dataset: Any,
     *,
-    folds: int = 4,
+    keep: str = "ensemble",
+    folds: int | None = None,
+    cost: int | None = None,
+    bags: Bags | None = None,
     groups: Sequence[Any] | Tensor | None = None,
     seed: int = 0,
     correct: bool = True,
     batch_size: int = 256,
     workers: int = 1,
-) -> "CrossFit":
-    """Train a model on all rows and one without each fold, and evaluate them on rows that they have not seen.
+) -> "OutOfBag | CrossFit":
+    """Train models that have not seen some of the rows, and calibrate error bars on these rows.
 
     A model's errors on its training rows are too small, and so are error bars calibrated on them. Held-out rows show
-    the true errors, but a model trained without them is worse. Here every row is held out once, and the model that is
-    kept has seen all of them.
+    the true errors, but a model trained without them is worse. Here every model leaves out other rows, so that nearly
+    all rows are judged by a model that has not seen them, and no row is lost.
+
+    By default all models are kept, as an ensemble (:func:`fcal.crossfitting.judged` explains how few of its members can
+    judge a row for all of them). ``keep="full"`` keeps one model of all rows: it costs one more training, a prediction
+    costs one call instead of several, and its mean and calibration are not as good.
 
     Args:
         fit: ``fit(rows)`` returns a new model trained on ``rows``, a subset of ``dataset``. A model is a network, or
-            anything callable with inputs, and returns a distribution. If ``fit`` has an argument of one of these names,
-            it also gets ``held_out``, the rows of the fold, for example to stop at the best epoch (None for the model
-            of all rows), and ``fold_models``, which the model of all rows gets so that it can be trained as long as
-            they were (empty for the fold models themselves).
+            anything callable with inputs, and returns a distribution. If ``fit`` has an argument ``seed``, it gets
+            another number for every model. It may return a list: the model after each stage of its training, such as
+            each epoch. The stage of every model is then chosen by the likelihood, after one factor on all scales, of
+            the rows that the *other* models left out. For ``keep="full"``, ``fit`` may have arguments ``held_out``, the
+            rows of the fold, for example to stop at the best epoch (None for the model of all rows), and
+            ``fold_models``, which the model of all rows gets so that it can be trained as long as they were (empty for
+            the fold models themselves).
         dataset: Has a length; its items are tuples ``(input, target)`` or mappings with ``"input"``, ``"target"`` and
             optionally ``"valid_mask"``, in the same order in every pass.
-        folds: Number of folds. The cost is ``folds`` fits on all rows but one fold, and one on all rows.
+        keep: ``"ensemble"`` or ``"full"``.
+        folds: Number k of parts of the rows, of which every model leaves out one. An ensemble has k models and costs
+            k - 1 trainings on all rows; one model of all rows costs k, and 4 is the default.
+        cost: Cost of an ensemble at most; 3 by default. It determines the number of models and the rows that they leave
+            out; see :meth:`fcal.crossfitting.Bags.of_cost`.
+        bags: These two, instead of ``folds`` or ``cost``.
         groups: Group of each row; the rows of a group, such as frames of one sequence, are held out together.
         seed: Seed of the draw of folds.
-        correct: Reduce the errors of held-out rows a little, because the models that made them saw fewer rows; see
-            :func:`fcal.crossfitting.error_ratio`. Models that start from one that has seen all rows know a little about
-            the held-out rows, which compensates for it: pass False in that case.
+        correct: For ``keep="full"``: reduce the errors of held-out rows a little, because the models that made them saw
+            fewer rows; see :func:`fcal.crossfitting.error_ratio`. Models that start from one that has seen all rows
+            know a little about the held-out rows, which compensates for it: pass False in that case.
         batch_size: Rows predicted at once.
         workers: Number of processes that train models.
 
     Returns:
-        The models and their predictions; :meth:`CrossFit.calibrated` returns the model to use.
+        The models and their predictions; ``calibrated()`` returns the model to use.
 
     Raises:
         TypeError: The dataset has no length, or ``fit`` does not return a model of distributions.
         ValueError: There are fewer rows or groups than folds, a fold has no targets, the rows are in another order in
-            another pass, or ``fit`` returns the same model twice.
+            another pass, ``fit`` returns the same model twice, or a model of an ensemble diverged.
 
     Example:
         >>> from torch.distributions import Normal
-        >>> y = torch.tensor([1.0, 3.0, 1.0, 3.0]).unsqueeze(1)
+        >>> y = torch.arange(40.0).remainder(2).mul(2).add(1).unsqueeze(1)  # 1, 3, 1, 3, ...
         >>> def fit(rows):
         ...     mean = torch.stack([target for _, target in rows]).mean()
-        ...     return lambda x: Normal(mean.expand(x.shape), torch.ones(x.shape))
-        >>> result = fcal.crossfit(fit, torch.utils.data.TensorDataset(y, y), folds=4)
-        >>> result.held_out.mean.squeeze(1)  # of the three other rows
-        tensor([2.3333, 1.6667, 2.3333, 1.6667])
-        >>> result.calibrated().forward(y).scale[0]  # errors of 4/3, less the correction
-        tensor([1.3194])
+        ...     return lambda x: Normal(mean.expand(x.shape), torch.full(x.shape, 0.5))
+        >>> result = fcal.crossfit(fit, torch.utils.data.TensorDataset(y, y))
+        >>> len(result.members), result.bags.cost
+        (4, 3.0)
+        >>> result.calibrated()(y).stddev[0]  # errors of 1, twice as large as predicted
+        tensor([1.0...])
     """
-    rows = length_of(dataset)
-    fold = fold_numbers(rows, folds, groups=groups, seed=seed)
     target, valid_mask = _targets(dataset, check_integer("batch_size", batch_size, at_least=1))
-    _check_targets(target, valid_mask, fold)
+    check_integer("seed", seed, at_least=0)
     if not callable(fit):
         raise TypeError(f"expected `fit` to call with rows, got {type(fit).__name__}")
-    full, *without = train_models(fit, dataset, fold, workers=workers)
+    if _KEEP[keep]:
+        return out_of_bag(
+            fit,
+            dataset,
+            target,
+            valid_mask,
+            bags=_bags(len(target), folds, cost, bags),
+            groups=groups,
+            seed=seed,
+            batch_size=batch_size,
+            workers=workers,
+        )
+    if cost is not None or bags is not None:
+        raise ValueError("expected `folds` with keep='full', got `cost` or `bags`, which are of an ensemble")
+    return _of_folds(
+        fit,
+        dataset,
+        target,
+        valid_mask,
+        fold=fold_numbers(len(target), _FOLDS if folds is None else folds, groups=groups, seed=seed),
+        correct=check_flag("correct", correct),
+        batch_size=batch_size,
+        workers=workers,
+    )
+
+
+def _bags(rows: int, folds: int | None, cost: int | None, bags: Bags | None) -> Bags:
+    """The design of an ensemble, by one of its three names."""
+    if sum(option is not None for option in (folds, cost, bags)) > 1:
+        raise ValueError("expected one of `folds`, `cost` and `bags`, got several")
+    if bags is not None:
+        if not isinstance(bags, Bags):
+            raise TypeError(f"expected `bags` a fcal.crossfitting.Bags, got {type(bags).__name__}")
+        return bags
+    if folds is not None:
+        members = check_integer("folds", folds, at_least=2)
+        return Bags(members=members, leave_out=1 / members)
+    return Bags.of_cost(_COST if cost is None else cost, rows)
+
+
+def _of_folds(
+    fit: Callable[..., Any],
+    dataset: Any,
+    target: Tensor,
+    valid_mask: Tensor | None,
+    *,
+    fold: Tensor,
+    correct: bool,
+    batch_size: int,
+    workers: int,
+) -> "CrossFit":
+    """Train a model on all rows and one without each fold."""
+    _check_targets(target, valid_mask, fold)
+    (full, *without), stages = train_models(fit, dataset, fold, batch_size=batch_size, workers=workers)
     held_out, seen, predicted_target = cross_predictions(dataset, fold, full, without, batch_size=batch_size)
     check_same_targets(predicted_target.to(target.device), target)
     ratio = 1.0
-    if check_flag("correct", correct):
+    if correct:
         others = [as_distribution(predict(model, dataset, batch_size=batch_size).pred) for model in without]
         ratio = error_ratio(held_out, predicted_target, fold, others, valid_mask=valid_mask)
     return CrossFit(
@@ -111,6 +210,7 @@ def crossfit(
         fold=fold,
         full=full,
         without=tuple(without),
+        stages=tuple(stages),
         held_out=held_out,
         seen=seen,
         target=predicted_target,
@@ -148,31 +248,6 @@ def _check_targets(target: Tensor, valid_mask: Tensor | None, fold: Tensor) -> N
         raise ValueError(f"expected `dataset` with targets in every fold, got none in fold {int(rows.argmin())}")
 
 
-class Calibrated(nn.Module):
-    """A model whose predictions are recalibrated.
-
-    Args:
-        model: Returns a distribution.
-        repair: Recalibrator fitted to predictions of the same family.
-
-    Example:
-        >>> from torch.distributions import Normal
-        >>> pred = Normal(torch.zeros(2), torch.ones(2))
-        >>> repair = fcal.recalibration.Temperature().fit(pred, torch.tensor([3.0, -3.0]))
-        >>> Calibrated(lambda x: Normal(x, 1.0), repair)(torch.zeros(1)).scale
-        tensor([3.])
-    """
-
-    def __init__(self, model: Callable[[Any], Distribution], repair: Recalibrator) -> None:
-        super().__init__()
-        self.model = model
-        self.repair = repair
-
-    def forward(self, inputs: Any) -> Distribution:
-        """The recalibrated prediction."""
-        return self.repair.transform(self.model(inputs))
-
-
 class WithScales(nn.Module):
     """The location of one model with the error bars of another.
 
@@ -205,6 +280,7 @@ class CrossFit:
         fold: The fold that each row is in. Shape ``(n,)``.
         full: The model of all rows.
         without: For each fold, the model of the other folds.
+        stages: Stage of its training that each of these models is taken from; 0 if ``fit`` returned one model each.
         held_out: Prediction for every row, in order, by the model that has not seen it.
         seen: Prediction for every row by the model of all rows.
         target: Targets of all rows.
@@ -222,6 +298,7 @@ class CrossFit:
     fold: Tensor
     full: Any
     without: tuple[Any, ...]
+    stages: tuple[int, ...]
     held_out: Distribution
     seen: Distribution
     target: Tensor
@@ -240,20 +317,7 @@ class CrossFit:
                 ``calibrated().repair.wild`` says how many were met, and how far out.
         """
         held_out = self.levelled()
-        method: object = copy.deepcopy(repair)
-        if repair == "auto":
-            method = self._usual_repair(held_out)
-        elif isinstance(repair, str):
-            method = recalibration.by_name(repair)()
-        if not isinstance(method, Recalibrator):
-            raise TypeError(f"expected `repair` a name or a Recalibrator, got {type(repair).__name__}")
-        method.fit(held_out, self.targets_around(held_out), valid_mask=self.valid_mask)
-        return Calibrated(self.full, method)
-
-    def _usual_repair(self, held_out: Distribution) -> Recalibrator:
-        scalars = law_of(held_out).family.event_dim == 0
-        enough = int(counted(self.target, self.valid_mask).sum()) >= _ENOUGH_FOR_SHAPE
-        return recalibration.Conformal(centred=True) if scalars and enough else recalibration.Temperature()
+        return calibrated(self.full, repair, held_out, self.targets_around(held_out), self.valid_mask)
 
     def levelled(self) -> Distribution:
         """Held-out predictions with the scale level of the model of all rows."""

@@ -1,5 +1,6 @@
-"""Assignment of rows to folds of about equal size, by row or by group."""
+"""Assignment of rows, one by one or by group, to folds and to the networks of an ensemble that leave them out."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,7 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fcal._checks import check_integer
+from fcal._checks import check_integer, check_number
+
+TWICE = 0.1  # of the judged rows, where one network judges a row
+_MOST_JUDGES = 3
 
 
 def fold_numbers(rows: int, folds: int, *, groups: Sequence[Any] | Tensor | None = None, seed: int = 0) -> Tensor:
@@ -43,7 +47,96 @@ def fold_numbers(rows: int, folds: int, *, groups: Sequence[Any] | Tensor | None
     members = group_numbers(groups, rows)
     sizes = torch.bincount(members)
     _check_enough(folds, len(sizes), "groups")
-    return _folds_of_groups(sizes, folds, generator)[members]
+    return _assigned(sizes, torch.full((folds,), len(members) / folds), generator)[members]
+
+
+def left_out_rows(
+    rows: int,
+    *,
+    members: int,
+    share: float,
+    judges: int = 1,
+    groups: Sequence[Any] | Tensor | None = None,
+    seed: int = 0,
+) -> Tensor:
+    """Rows that each network of an ensemble leaves out, in a balanced design.
+
+    Every judged row is left out by ``judges`` networks, and all sets of that many networks judge equally many rows. One
+    network cannot show how much networks disagree about rows that they have not seen: with ``judges=1``, one in ten
+    judged rows is left out by two networks.
+
+    Args:
+        rows: Number of rows.
+        members: Number of networks.
+        share: Share of the rows that each of them leaves out.
+        judges: Number of networks that leave out a judged row, at most 3.
+        groups: Group of each row; the rows of a group are left out together. Length ``rows``.
+        seed: Seed of the assignment.
+
+    Returns:
+        True where a network leaves out a row. Shape ``(members, rows)``.
+
+    Raises:
+        ValueError: There would be more rows to judge than there are, a network would have too few rows or groups to
+            judge or to train on, or ``groups`` has the wrong length.
+
+    Example:
+        >>> left_out = left_out_rows(1100, members=4, share=0.25)
+        >>> left_out.sum(1).tolist(), left_out.sum(0).bincount().tolist()  # rows judged by none, one and two networks
+        ([275, 275, 275, 275], [100, 900, 100])
+    """
+    check_integer("rows", rows, at_least=1)
+    check_integer("members", members, at_least=2, at_most=1000)
+    check_integer("judges", judges, at_least=1, at_most=min(_MOST_JUDGES, members - 1))
+    check_number("share", share, low=1e-6, high=1 - 1e-6)
+    sets, sizes = _sets_of_judges(members, share, judges)
+    generator = torch.Generator().manual_seed(check_integer("seed", seed, at_least=0))
+    if groups is None:
+        ends = (torch.cumsum(sizes, 0) * rows).round()
+        index = torch.empty(rows, dtype=torch.long)
+        index[torch.randperm(rows, generator=generator)] = torch.bucketize(torch.arange(rows), ends, right=True)
+    else:
+        numbers = group_numbers(groups, rows)
+        index = _assigned(torch.bincount(numbers), sizes * rows, generator)[numbers]
+    out = torch.zeros(len(sets), members, dtype=torch.bool)
+    for number, judging in enumerate(sets):
+        out[number, list(judging)] = True
+    left_out = out[index].T.contiguous()
+    _check_left_out(left_out, share, "rows" if groups is None else "groups")
+    return left_out
+
+
+def _sets_of_judges(members: int, share: float, judges: int) -> tuple[list[tuple[int, ...]], Tensor]:
+    """Sets of networks that leave out the same rows, the last one empty, and the share of the rows of each."""
+    sets = list(itertools.combinations(range(members), judges))
+    judged = members * share / judges
+    sizes = [judged / len(sets)] * len(sets)
+    if judges == 1:
+        judged = members * share / (1 + TWICE)
+        pairs = list(itertools.combinations(range(members), 2))
+        sizes = [(1 - TWICE) * judged / members] * members + [TWICE * judged / len(pairs)] * len(pairs)
+        sets += pairs
+    if judged > 1 + 1e-9:
+        largest = judges * (1 + TWICE * (judges == 1)) / members
+        raise ValueError(
+            f"expected `share` at most {largest:.3g} for {members} networks of which {judges} judge a row, "
+            f"got {share:g}: more rows to judge than there are"
+        )
+    return [*sets, ()], torch.tensor([*sizes, max(1 - judged, 0.0)], dtype=torch.float64)
+
+
+def _check_left_out(left_out: Tensor, share: float, units: str) -> None:
+    """Refuse a design in which a network judges no rows, or trains on far fewer than its share."""
+    members, rows = left_out.shape
+    counts = left_out.sum(1)
+    if int(counts.min()) == 0:
+        raise ValueError(f"expected {units} for every one of {members} networks to leave out, got too few")
+    fewest = rows - int(counts.max())
+    if fewest < (1 - share) * rows / 2:
+        raise ValueError(
+            f"expected `groups` that leave every network about {round((1 - share) * rows)} of {rows} rows to train on, "
+            f"got a network with {fewest}: a group is too large to be left out"
+        )
 
 
 def _check_enough(folds: int, count: int, units: str) -> None:
@@ -69,14 +162,14 @@ def group_numbers(groups: Sequence[Any] | Tensor, rows: int) -> Tensor:
     return torch.from_numpy(np.unique(labels, return_inverse=True)[1])
 
 
-def _folds_of_groups(sizes: Tensor, folds: int, generator: torch.Generator) -> Tensor:
-    """Fold of each group: largest groups first, each to the fold with the fewest rows; ties are random."""
+def _assigned(sizes: Tensor, capacities: Tensor, generator: torch.Generator) -> Tensor:
+    """Bin of each group: largest groups first, each to the bin with the most room left; ties are random."""
     order = torch.randperm(len(sizes), generator=generator)
     order = order[sizes[order].argsort(descending=True, stable=True)]
-    filled = [0] * folds
-    fold_of = torch.empty(len(sizes), dtype=torch.long)
+    room = capacities.tolist()
+    bin_of = torch.empty(len(sizes), dtype=torch.long)
     for group in order.tolist():
-        emptiest = min(range(folds), key=filled.__getitem__)
-        fold_of[group] = emptiest
-        filled[emptiest] += int(sizes[group])
-    return fold_of
+        roomiest = max(range(len(room)), key=room.__getitem__)
+        bin_of[group] = roomiest
+        room[roomiest] -= int(sizes[group])
+    return bin_of

@@ -1,14 +1,14 @@
 """Several networks as one: deep ensembles, and small networks whose weights are stacked."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributions import Categorical, Distribution, MixtureSameFamily, Normal
 
-from fcal._checks import check_integer, check_number
+from fcal._checks import check_flag, check_integer, check_number
 from fcal.distributions.functional import stack
 
 _SMALLEST_SIGMA = 1e-3
@@ -33,11 +33,29 @@ def mixture(preds: Sequence[Distribution]) -> MixtureSameFamily:
     return MixtureSameFamily(Categorical(weights), components)
 
 
+def normal_of_mixture(preds: Sequence[Distribution]) -> Normal:
+    r"""Normal distribution with the moments of the mixture of predictions.
+
+    Its variance is the mean of the predicted variances plus the (biased) variance of the predicted means.
+
+    Args:
+        preds: Predictions of scalars, of one shape.
+
+    Example:
+        >>> normal_of_mixture([Normal(torch.zeros(1), 1.0), Normal(torch.full((1,), 2.0), 1.0)]).scale
+        tensor([1.4142])
+    """
+    means, variances = torch.stack([pred.mean for pred in preds]), torch.stack([pred.variance for pred in preds])
+    variance = variances.mean(0) + means.var(0, correction=0)
+    return Normal(means.mean(0), variance.sqrt(), validate_args=False)
+
+
 class Ensemble(nn.Module):
     """A deep ensemble, which predicts the mixture of its members' predictions.
 
     Args:
-        members: Networks that return distributions of one scalar family.
+        members: Networks, or anything callable, that return distributions of one scalar family.
+        moments: Predict the normal distribution with the moments of the mixture.
 
     Example:
         >>> from fcal.models import ConvNet
@@ -46,15 +64,18 @@ class Ensemble(nn.Module):
         torch.Size([4, 2, 2])
     """
 
-    def __init__(self, members: Iterable[nn.Module]) -> None:
+    def __init__(self, members: Iterable[Callable[[Any], Distribution]], *, moments: bool = False) -> None:
         super().__init__()
-        self.members = nn.ModuleList(members)
-        if not len(self.members):
+        self._calls = list(members)
+        self.members = nn.ModuleList(member for member in self._calls if isinstance(member, nn.Module))
+        self.moments = check_flag("moments", moments)
+        if not self._calls:
             raise ValueError("expected `members` at least one network, got none")
 
-    def forward(self, inputs: Any) -> MixtureSameFamily:
-        """Mixture of the members' predictions."""
-        return mixture([member(inputs) for member in self.members])
+    def forward(self, inputs: Any) -> MixtureSameFamily | Normal:
+        """Mixture of the members' predictions, or the normal distribution of its moments."""
+        preds = [member(inputs) for member in self._calls]
+        return normal_of_mixture(preds) if self.moments else mixture(preds)
 
 
 class StackedMLP(nn.Module):

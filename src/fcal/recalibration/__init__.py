@@ -5,9 +5,20 @@ import os
 from fcal.recalibration.gp_beta import GPBeta
 from fcal.recalibration.quantile_maps import Conformal, Isotonic
 from fcal.recalibration.recalibrator import METHODS, Recalibrator
-from fcal.recalibration.scaling import Affine, Temperature
+from fcal.recalibration.scaling import Affine, Power, Temperature
 
-__all__ = ["Affine", "Conformal", "GPBeta", "Isotonic", "Recalibrator", "Temperature", "by_name", "load", "names"]
+__all__ = [
+    "Affine",
+    "Conformal",
+    "GPBeta",
+    "Isotonic",
+    "Power",
+    "Recalibrator",
+    "Temperature",
+    "by_name",
+    "load",
+    "names",
+]
 
 
 def names() -> list[str]:
@@ -15,7 +26,7 @@ def names() -> list[str]:
 
     Example:
         >>> names()
-        ['affine', 'conformal', 'gp-beta', 'isotonic', 'temperature']
+        ['affine', 'conformal', 'gp-beta', 'isotonic', 'power', 'temperature']
     """
     return sorted(METHODS.names())
 

@@ -18,6 +18,7 @@ from fcal.recalibration.recalibrator import Recalibrator, register
 
 _CLOSE = 1e-12  # of log factors
 _STEPS = 200
+_SAME_SCALE = 1e-6  # of logarithms: scales that differ less determine no power
 
 
 class _Scaling(Recalibrator):
@@ -155,6 +156,62 @@ class Affine(_Scaling):
             shifts, factors = zip(*fits, strict=True)
             return torch.stack(shifts), torch.stack(factors)
         return _most_likely_of_scale(data)
+
+
+@register
+class Power(Recalibrator):
+    r"""Raises every predicted scale to a power and multiplies it by a factor: :math:`\log s' = a + b \log s`.
+
+    Both are the most likely values on the calibration data. Networks that were trained too long often spread their
+    scales too much, small ones being too small and large ones too large (b < 1); averages of several networks spread
+    them too little (b > 1). It changes neither the location nor the shape.
+
+    Example:
+        Errors of 1 where 0.1 was predicted, and of 2 where 10 was:
+
+        >>> from torch.distributions import Normal
+        >>> pred = Normal(torch.zeros(4), torch.tensor([0.1, 0.1, 10.0, 10.0]))
+        >>> power = fcal.recalibration.Power().fit(pred, torch.tensor([1.0, -1.0, 2.0, -2.0]))
+        >>> power.transform(pred).scale
+        tensor([1.0000, 1.0000, 2.0000, 2.0000])
+    """
+
+    method = "power"
+    tensor_names = ("factor", "exponent", "unit")
+    least_rows = 4
+
+    def _options(self) -> dict[str, Any]:
+        return {}
+
+    def _check_law(self, data: CalibrationData) -> None:
+        super()._check_law(data)
+        if not has_scale(data.law):
+            raise TypeError(f"expected `pred` with a location and a scale for Power, got {data.law.name}")
+
+    def _fitted(self, data: CalibrationData) -> dict[str, Tensor]:
+        data = data.without_wild_rows()
+        log_scale = _scale_of(data.law).double().expand(data.z.shape).log()
+        middle = log_scale.mean()
+        spread = log_scale.std(correction=0)
+        factor = Temperature()._fitted(data)["factor"].double()
+        varies = bool(spread > _SAME_SCALE)
+        unit = torch.where(spread > _SAME_SCALE, spread, 1.0)
+        at = torch.stack([factor.log(), torch.zeros_like(factor)]).requires_grad_()
+        if varies:
+            steps = (log_scale - middle) / unit
+            minimise(lambda: _mean_nll(data, torch.zeros(()), (at[0] + at[1] * steps).exp()), at)
+        a, b = at.detach()
+        return {"factor": a.exp(), "exponent": 1 + b / unit, "unit": middle.exp()}
+
+    def _repaired(self, pred: Distribution, tensors: Mapping[str, Tensor]) -> Distribution:
+        law = law_of(pred)
+        scale = _scale_of(law)
+        factor, exponent, unit = (tensors[name].to(scale) for name in self.tensor_names)
+        return _rescaled(pred, torch.zeros(()), factor * (scale / unit).pow(exponent - 1))
+
+
+def _scale_of(law: Law) -> Tensor:
+    return dict(zip(law.family.parameters, law.parameters, strict=True))["scale"]
 
 
 def _most_likely_of_scale(data: CalibrationData) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,7 @@ from fcal.training.reproducibility import Batches
 from fcal.training.run_folder import Run, load
 
 if TYPE_CHECKING:
-    from fcal.training.callbacks import BestCalibration, CalibrationLogger
+    from fcal.training.callbacks import BestCalibration, CalibrationLogger, Stages
     from fcal.training.pipeline import train
     from fcal.training.trainer import fit
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _MODULE_OF = {
     "BestCalibration": "callbacks",
     "CalibrationLogger": "callbacks",
+    "Stages": "callbacks",
     "fit": "trainer",
     "train": "pipeline",
 }
@@ -42,6 +43,7 @@ __all__ = [
     "RecalibrationConfig",
     "Run",
     "RunConfig",
+    "Stages",
     "as_batch",
     "fit",
     "load",

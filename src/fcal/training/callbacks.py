@@ -1,6 +1,7 @@
 """Lightning callbacks: calibration metrics and checkpoints for any project, and the progress bar and logs of `fit`."""
 # ruff: noqa: ARG002 - Lightning dictates the signatures of hooks
 
+import copy
 import csv
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import Any, TypeAlias
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from fcal._files import atomic_path
@@ -20,6 +21,30 @@ from fcal.metrics import Calibration
 
 Observation: TypeAlias = tuple[Distribution, Tensor] | tuple[Distribution, Tensor, Tensor | None]
 _LOGGED = ("nll", "crps", "rmse", "sharpness", "ece_z", "mce_z", "ece_q", "mce_q", "ence", "ause")
+
+
+class Stages(Callback):  # type: ignore[misc]
+    """Keeps a copy of the model after every epoch, as :func:`fcal.crossfit` chooses from.
+
+    Attributes:
+        models: The copies, in evaluation mode.
+
+    Example:
+        >>> from fcal.training import FitConfig, Stages, fit, objective, ObjectiveConfig
+        >>> x, stages = torch.linspace(-1, 1, 64).unsqueeze(1), Stages()
+        >>> data = torch.utils.data.TensorDataset(x, 2 * x)
+        >>> model, mse = torch.nn.Linear(1, 1), objective(ObjectiveConfig(name="mse"))
+        >>> _ = fit(model, mse, data, None, FitConfig(epochs=3), callbacks=[stages])
+        >>> len(stages.models)
+        3
+    """
+
+    def __init__(self) -> None:
+        self.models: list[nn.Module] = []
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Copy the model."""
+        self.models.append(copy.deepcopy(pl_module.model).eval())
 
 
 class CalibrationLogger(Callback):  # type: ignore[misc]

@@ -147,6 +147,7 @@ class _Training:
         result = crossfit(
             fit_fold,
             rows,
+            keep="full",
             folds=options.folds,
             groups=groups,
             seed=self._config.seed,

@@ -78,7 +78,7 @@ def test_no_network_of_a_fold_has_seen_it(store):
         pred = network(both.__getitems__(held.tolist())["input"])
         torch.testing.assert_close(found.held_out.mean[held], pred.mean, rtol=1e-4, atol=1e-5)
     assert len(found.fold) == len(splits.train) + len(splits.validation)
-    assert found.error_ratio == 1
+    assert 0.5 < found.error_ratio <= 1  # no common checkpoint, so the correction for fewer rows applies
 
 
 @pytest.mark.usefixtures("done")
@@ -91,7 +91,7 @@ def test_temperature_is_the_rms_of_held_out_residuals_at_the_level_of_the_full_n
     for number in range(SETTINGS.folds):
         here = fold == number
         sd[here] *= np.exp(np.log(seen[here]).mean() - np.log(sd[here]).mean())
-    factor = np.sqrt(np.mean(((y - mean) / sd) ** 2))
+    factor = found.error_ratio * np.sqrt(np.mean(((y - mean) / sd) ** 2))
     test = labels_of(PROBLEM.cells.data)
     pred = TRAININGS.predict(found.full, PROBLEM.datasets.test).pred
     nll = -scipy.stats.norm.logpdf(test["target"], pred.mean, factor * pred.stddev.numpy()).mean()

@@ -12,12 +12,12 @@ from torch.distributions import Distribution
 from fcal._datasets import BatchConcat
 from fcal.benchmarks.bokeh.scoring import LEVEL, by_sigma, gallery, interval, other_grids, scored
 from fcal.benchmarks.bokeh.settings import Settings
-from fcal.benchmarks.methods import CrossFitted, Method
+from fcal.benchmarks.methods import Method
 from fcal.benchmarks.network_problem import NetworkProblem
 from fcal.benchmarks.problem import Prediction
 from fcal.benchmarks.scoring import central_interval, milliseconds
 from fcal.benchmarks.trainings import Datasets, NetworkTrainings
-from fcal.data import BokehConfig, BokehSplits, label_noise
+from fcal.data import Bokeh, BokehConfig, BokehSplits, label_noise
 from fcal.models import ConvNet
 from fcal.sweeps import Store
 
@@ -63,6 +63,11 @@ class BokehProblem(NetworkProblem):
         self.settings, self.data = settings, data
         self.labels = {"noise": data.noise, "regime": data.regime}
 
+    @property
+    def training_rows(self) -> int:
+        """Images to train on and to choose by, without painting any."""
+        return sum(len(Bokeh(split, self.data)) for split in ("train", "validation"))
+
     def truth(self) -> list[Distribution]:
         """The noise of the labels around the true centres."""
         test = self._test()
@@ -76,6 +81,7 @@ class BokehProblem(NetworkProblem):
 
     def score(self, method: Method, prediction: Prediction) -> dict[str, Any]:
         """The columns, and what pictures and further tables show."""
+        del method
         pred = prediction.dists[0] if prediction.dists else prediction.means[0]
         scores, target = self._scored(pred), self._test()["target"]
         columns = scores["columns"]
@@ -84,9 +90,10 @@ class BokehProblem(NetworkProblem):
             columns["predict_ms"] = milliseconds(prediction.again, len(self._timed))
         scores |= {"columns": {name: [value] for name, value in columns.items()}, "gallery": gallery(pred)}
         if isinstance(pred, Distribution):
+            strata = by_sigma(pred, target, bins=self.settings.bins, df=self.settings.df)
+            scores["columns"]["strata"] = [max(value for value in strata["ece_z"] if value is not None)]
             scores |= {"grids": other_grids(pred, target), "interval": interval(central_interval(pred, LEVEL), target)}
-            if isinstance(method, CrossFitted):
-                scores["strata"] = by_sigma(pred, target, bins=self.settings.bins, df=self.settings.df)
+            scores["strata"] = strata
         if prediction.intervals:
             scores["interval"] = interval(prediction.intervals[0][LEVEL], target)
         result = {**scores, **prediction.details}

@@ -1,5 +1,6 @@
 """Numbers of a prediction for Bokeh's test images: columns, and what pictures and further tables show."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,6 +22,8 @@ COLUMNS = (
     "nll",
     "crps",
     "ence",
+    "strata",
+    "joint",
     "sigma_corr",
     "train_s",
     "predict_ms",
@@ -42,6 +45,7 @@ def scored(pred: Distribution | Tensor, test: Mapping[str, Tensor], *, bins: int
         return {"columns": rounded(row)}
     report = fcal.evaluate(pred, test["target"].to(mean.dtype), df=df, bins=bins)
     row |= {name: getattr(report, name) for name in (*ERRORS, "nll", "crps")}
+    row["joint"] = joint_coverage(pred, test["target"])
     row["sigma_corr"] = _correlation(pred.stddev.double().log(), test["sigma"].double().log())
     return {
         "columns": rounded(row),
@@ -51,6 +55,16 @@ def scored(pred: Distribution | Tensor, test: Mapping[str, Tensor], *, bins: int
         "coverage": rounded(dict(report.coverage)),
         "curves": _curves(report),
     }
+
+
+def joint_coverage(pred: Distribution, target: Tensor) -> float:
+    """Share of images whose two residuals together lie within the ellipse that should hold 90 % of them.
+
+    The two coordinates are predicted as independent, so the sum of their squared residuals should follow a chi-squared
+    distribution of two degrees of freedom, whose quantile is known.
+    """
+    z = fcal.standardize(pred, target.to(pred.mean.dtype)).double()
+    return (z.square().sum(-1) <= -2 * math.log(1 - LEVEL)).double().mean().item()
 
 
 def by_sigma(pred: Distribution, target: Tensor, *, bins: int, df: int) -> dict[str, list[float | None]]:

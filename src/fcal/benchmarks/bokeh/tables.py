@@ -47,6 +47,22 @@ TABLE_COLUMNS = (
     Column(name="crps", title=CRPS.title, description=CRPS.description, factor=1000),
     Column(name="ence", title="ENCE", description="errors against predicted sigma, by bins of sigma"),
     Column(
+        name="strata",
+        printed=False,
+        title="worst stratum",
+        description="largest ECE(z) among eight strata of the predicted sigma",
+        factor=100,
+    ),
+    Column(
+        name="joint",
+        printed=False,
+        title="in 90 % ellipse",
+        description="share of images whose two residuals lie within the ellipse that should hold 90 % of them",
+        factor=100,
+        percent=True,
+        ranked=False,
+    ),
+    Column(
         name="sigma_corr",
         title="corr(sigma)",
         description="correlation of log predicted and log true sigma; 1 is best",

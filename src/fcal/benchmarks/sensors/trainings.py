@@ -96,6 +96,7 @@ class Fold:
         return crossfit(
             fit,
             self.rows,
+            keep="full",
             folds=self.settings.inner_folds,
             groups=self.groups,
             seed=self.settings.seed,
