@@ -23,6 +23,8 @@ from fcal.crossfitting import Bags, cv_plus, usual_repair
 from fcal.models import mixture
 from fcal.plots.styles import RowStyle
 
+RECOMMENDED = "oob_auto"
+_CENTRED = "conformal-centred"  # the only repair with an option that rows use
 ALL_ROWS = "_all"  # suffix of the row of a method that also trains on the rows that others hold out
 
 
@@ -249,23 +251,23 @@ class OutOfBag(Method):
         recalibrator: Its name in :mod:`fcal.recalibration`, or ``"auto"`` for the default of :func:`fcal.crossfit`.
         objective: By which the networks are trained.
         cost: In trainings on all rows, at most.
-        bags: How many networks, and which rows they leave out; None until a problem decides by the cost.
+        bags: How many networks, and which rows they leave out; decided by the cost and the number of rows if None.
     """
 
     needs = "out_of_bag"
+    version = 2
     recalibrator: str = "auto"
     objective: Options
     cost: int = 3
     bags: Bags | None = None
 
-    def of_rows(self, rows: int) -> "OutOfBag":
-        """The method with the design for a number of rows to train on."""
-        return dataclasses.replace(self, bags=self.bags or Bags.of_cost(self.cost, rows))
+    def bags_of(self, rows: int) -> Bags:
+        """The design for a number of rows to train on."""
+        return self.bags or Bags.of_cost(self.cost, rows)
 
     def predict(self, problem: Problem) -> Prediction:
         """Fit the repair to the rows that were left out, and apply it to the ensemble's predictions."""
-        assert self.bags is not None
-        return _repaired(problem.out_of_bag(self.objective, self.bags), self.recalibrator)
+        return _repaired(problem.out_of_bag(self), self.recalibrator)
 
 
 def _of_unit_scale(pred: Distribution) -> Distribution:
@@ -281,12 +283,7 @@ def _repaired(networks: Networks, recalibrator: str, *, moments: bool = False) -
             repairs.append(None)
         else:
             assert part.target is not None
-            method = (
-                usual_repair(part.pred, part.target)
-                if recalibrator == "auto"
-                else recalibration.by_name(recalibrator)()
-            )
-            repairs.append(method.fit(part.pred, part.target))
+            repairs.append(_repair_of(recalibrator, part.pred, part.target).fit(part.pred, part.target))
     seconds = (time.process_time() - start) / len(networks.parts)
 
     def repaired(repair: recalibration.Recalibrator | None, test: Distribution) -> Distribution:
@@ -306,6 +303,15 @@ def _repaired(networks: Networks, recalibrator: str, *, moments: bool = False) -
         again=again,
         details={**networks.details, "recalibrators": [repr(repair) for repair in repairs if repair is not None]},
     )
+
+
+def _repair_of(recalibrator: str, pred: Distribution, target: Tensor) -> recalibration.Recalibrator:
+    """A repair that is not fitted yet."""
+    if recalibrator == "auto":
+        return usual_repair(pred, target)
+    if recalibrator == _CENTRED:
+        return recalibration.Conformal(centred=True)
+    return recalibration.by_name(recalibrator)()
 
 
 def _repeated(name: str) -> tuple[Options, ...]:
@@ -362,11 +368,15 @@ for _count in (3, 5):
         )
 METHODS.add("deterministic_3", PointEnsemble(title="deterministic, ensemble of 3", members=3))
 METHODS.add("deterministic_5", PointEnsemble(title="deterministic, ensemble of 5", members=5))
-METHODS.add("oob_conformal", OutOfBag(title="out-of-bag ensemble", objective=_BETA_NLL))
-METHODS.add("oob_conformal_5", OutOfBag(title="out-of-bag ensemble, cost 5", objective=_BETA_NLL, cost=5))
+METHODS.add("oob_auto", OutOfBag(title="out-of-bag ensemble", objective=_BETA_NLL))
+METHODS.add("oob_auto_5", OutOfBag(title="out-of-bag ensemble, cost 5", objective=_BETA_NLL, cost=5))
 METHODS.add(
     "oob_temperature",
     OutOfBag(title="out-of-bag ensemble, one factor", recalibrator="temperature", objective=_BETA_NLL),
+)
+METHODS.add(
+    "oob_conformal",
+    OutOfBag(title="out-of-bag ensemble, conformal", recalibrator="conformal-centred", objective=_BETA_NLL),
 )
 METHODS.add(
     "oob_power", OutOfBag(title="out-of-bag ensemble, power of sigma", recalibrator="power", objective=_BETA_NLL)

@@ -23,10 +23,9 @@ from fcal.benchmarks.methods import (
     Trained,
 )
 from fcal.benchmarks.problem import Failed, HeldOut, Members, Networks, Options, Prediction, Problem
-from fcal.benchmarks.scoring import score
+from fcal.benchmarks.scoring import score, shortened
 from fcal.benchmarks.training_cells import Budget, TrainingCells, is_base
 from fcal.benchmarks.trainings import Datasets, NetworkTrainings
-from fcal.crossfitting import Bags
 from fcal.sweeps import Cell, Store
 
 _LOST = 1.0  # a candidate with twice the smooth L1 of the network it starts from has failed to train
@@ -113,7 +112,7 @@ class NetworkProblem(Problem):
     def resolved(self, method: Method) -> Method:
         """As many candidates as the budget allows, and as many networks as the cost."""
         if isinstance(method, OutOfBag):
-            return method.of_rows(self.training_rows)
+            return replace(method, bags=method.bags_of(self.training_rows))
         if not isinstance(method, Trained):
             return method
         return replace(method, candidates=method.candidates[: self.cells.budget.candidates])
@@ -130,8 +129,7 @@ class NetworkProblem(Problem):
         if isinstance(method, CrossFitted | CVPlus):
             return (self.cells.crossfit(),)
         if isinstance(method, OutOfBag):
-            assert method.bags is not None
-            return (self.cells.bags(method.objective, method.bags),)
+            return (self.cells.bags(method.objective, method.bags_of(self.training_rows)),)
         if isinstance(method, HeldOutEnsemble):
             return tuple(self.cells.held_out_members(self._nll, method.members))
         if isinstance(method, PointEnsemble):
@@ -207,9 +205,9 @@ class NetworkProblem(Problem):
         crossfit_result = {name: value for name, value in result.items() if name != "status"}
         return Networks(parts=[part], seconds=seconds, details={"crossfit": crossfit_result})
 
-    def out_of_bag(self, objective: Options, bags: Bags) -> Networks:
+    def out_of_bag(self, method: OutOfBag) -> Networks:
         """Networks that each leave out some rows, and what they say of these."""
-        cell = self.cells.bags(objective, bags)
+        cell = self.cells.bags(method.objective, method.bags_of(self.training_rows))
         result = self._done(cell)
         networks = self.source.bags_of(cell.config, self.store)
         part = HeldOut(
@@ -218,7 +216,9 @@ class NetworkProblem(Problem):
             test=_distribution(self.source.predict(networks.ensemble, self.datasets.test).pred),
             again=lambda: _distribution(self.source.predict(networks.ensemble, self._timed).pred),
         )
-        details = {name: value for name, value in result.items() if name != "status"}
+        details = {name: result[name] for name in ("seconds", "epochs", "retrained", "mse", "z2")}
+        judged = networks.judged
+        details |= {name: shortened(getattr(judged, name)) for name in ("disagreement", "error_ratio", "sample_ratio")}
         return Networks(parts=[part], seconds=result["seconds"], details={"bags": details})
 
     def members(self, count: int) -> Members:

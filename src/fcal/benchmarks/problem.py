@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 from torch.distributions import Distribution
 
-from fcal.crossfitting import Bags, CrossFit
+from fcal.crossfitting import CrossFit
 from fcal.sweeps import Cell, Store
 
 if TYPE_CHECKING:
-    from fcal.benchmarks.methods import Method, Trained
+    from fcal.benchmarks.methods import Method, OutOfBag, Trained
 
 Options = Mapping[str, Any]  # of a training objective, with its name
 
@@ -211,15 +211,8 @@ class Problem(ABC):
         """
         raise NotImplementedError
 
-    def out_of_bag(self, objective: Options, bags: Bags) -> Networks:
-        """Networks that each leave out some rows, as one ensemble, with predictions of the rows that they left out.
-
-        A task with this step also resolves methods by :meth:`fcal.benchmarks.methods.OutOfBag.of_rows`.
-
-        Args:
-            objective: By which the networks are trained.
-            bags: How many there are, and which rows they leave out.
-        """
+    def out_of_bag(self, method: "OutOfBag") -> Networks:
+        """Networks that each leave out some rows, as one ensemble, with predictions of the rows that they left out."""
         raise NotImplementedError
 
     def members(self, count: int) -> Members:

@@ -17,7 +17,7 @@ from torch.utils.data import Subset
 
 import fcal
 from fcal._datasets import BatchConcat
-from fcal.benchmarks.scoring import rounded, shortened
+from fcal.benchmarks.scoring import rounded
 from fcal.crossfitting import Bags, CrossFit, OutOfBag, recentred
 from fcal.models.predicting import Predicted, predict
 from fcal.sweeps import Cell, Store, load_tensors, save_tensors
@@ -261,8 +261,6 @@ class NetworkTrainings(ABC):
             "seconds": round(seconds, 3),
             "epochs": [stage + 1 for stage in bags.stages],
             "retrained": list(bags.retrained),
-            "disagreement": shortened(bags.judged.disagreement),
-            "error_ratio": shortened(bags.judged.error_ratio),
             **self._errors(bags.members, _means(held_out), bags.ensemble, config),
         }
 

@@ -13,13 +13,12 @@ from torch.distributions import Distribution
 from torch.utils.data import Subset
 
 from fcal._executor import Executor, check_workers
-from fcal.crossfitting.held_out import as_distribution, counted
+from fcal.crossfitting.held_out import as_distribution, counted, tame
 from fcal.distributions.family import law_of
 from fcal.models.predicting import predict
 from fcal.residuals import standardize
 from fcal.scores import nll
 
-_WILD = 20.0  # robust standard deviations, as in fcal.recalibration
 _DIVERGED = 1.0  # nats of held-out likelihood behind the median network
 
 
@@ -204,7 +203,7 @@ def chosen_stages(curves: Tensor) -> list[int]:
 def scaled_nll(pred: Distribution, target: Tensor, *, valid_mask: Tensor | None = None) -> float:
     """Mean negative log-likelihood after the best common factor on all scales, for a normal distribution.
 
-    Residuals beyond 20 robust standard deviations count as that far out, so that no wild row decides.
+    Residuals beyond 20 robust standard deviations count like the largest within, so that no wild row decides.
 
     Example:
         >>> from torch.distributions import Normal
@@ -217,7 +216,7 @@ def scaled_nll(pred: Distribution, target: Tensor, *, valid_mask: Tensor | None 
     each = nll(pred, target, valid_mask=valid_mask).double()
     counts = counted(target, valid_mask).reshape(z.shape) if z.shape == target.shape else z.isfinite()
     z, each = z[counts], each[counts]
-    edge = _WILD * 1.4826 * z.abs().median().clamp(min=1e-300)
+    edge = z.abs()[tame(z)].max()  # of the residuals that are not too far out
     own = each - z.square() / 2  # what the scales alone contribute
     square = z.clamp(-edge, edge).square().mean()
     return float(own.mean() + (square.clamp(min=1e-300).log() + 1) / 2)

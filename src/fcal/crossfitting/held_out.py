@@ -20,6 +20,8 @@ from fcal.recalibration.calibration_data import has_scale
 _FEWEST_FOLDS = 3  # of two folds, each row has been seen by one model only, and there is nothing to compare
 _LARGEST_SHARE = 0.5  # of the squared error; beyond it, disagreement is no small correction any more
 _AT_ONCE = 2**24  # numbers in memory at a time: 128 MB
+_WILD = 20.0  # robust standard deviations
+_ROBUST = 1.4826  # standard deviation of a normal distribution by its median absolute deviation
 
 
 def cross_predictions(
@@ -250,6 +252,21 @@ def counted(target: Tensor, valid_mask: Tensor | None) -> Tensor:
     """
     finite = target.isfinite()
     return finite if valid_mask is None else finite & expand_mask(valid_mask, target)
+
+
+def tame(values: Tensor) -> Tensor:
+    """Mask of finite values within 20 robust standard deviations of the median, as in :mod:`fcal.recalibration`.
+
+    Example:
+        >>> tame(torch.tensor([0.0, 1.0, 2.0, 1e6, torch.nan])).tolist()
+        [True, True, True, False, False]
+    """
+    finite = values[values.isfinite()]
+    if not len(finite):
+        return values.isfinite()
+    middle = finite.median()
+    spread = _ROBUST * (finite - middle).abs().median()
+    return values.isfinite() & ((values - middle).abs() <= _WILD * spread) if bool(spread > 0) else values.isfinite()
 
 
 def expand_mask(mask: Tensor, target: Tensor) -> Tensor:

@@ -311,10 +311,9 @@ class CrossFit:
         """The model of all rows, recalibrated on the errors of held-out rows.
 
         Args:
-            repair: Name of a method of :mod:`fcal.recalibration`, or a recalibrator that is not fitted yet. ``"auto"``
-                keeps the model's median and repairs scale and shape, ``Conformal(centred=True)``, where there are at
-                least 200 scalar targets, and only the scale, ``Temperature()``, otherwise. Neither follows wild rows;
-                ``calibrated().repair.wild`` says how many were met, and how far out.
+            repair: Name of a method of :mod:`fcal.recalibration`, or a recalibrator that is not fitted yet; ``"auto"``
+                is that of :func:`fcal.crossfitting.usual_repair`. ``calibrated().repair`` shows it, and its ``wild``
+                says how many rows were too far out to be followed.
         """
         held_out = self.levelled()
         return calibrated(self.full, repair, held_out, self.targets_around(held_out), self.valid_mask)

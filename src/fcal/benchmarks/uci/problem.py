@@ -12,9 +12,9 @@ from torch.distributions import Normal
 
 import fcal
 from fcal.benchmarks import scoring
-from fcal.benchmarks.methods import CrossFitted, CVPlus, Ensemble, Method, Trained
+from fcal.benchmarks.methods import CrossFitted, CVPlus, Ensemble, Method, OutOfBag, Trained
 from fcal.benchmarks.problem import Folds, HeldOut, Members, Networks, Options, Prediction, Problem
-from fcal.benchmarks.uci import trainings
+from fcal.benchmarks.uci import bagging, trainings
 from fcal.benchmarks.uci.settings import Schedule, Settings
 from fcal.benchmarks.uci.splits import Splits
 from fcal.benchmarks.uci.stacked_training import each_network, error_bar_loss, nll_each, predicted, squared_error_each
@@ -81,13 +81,15 @@ class UCIProblem(Problem):
         if isinstance(method, Trained):
             return replace(method, candidates=method.candidates[: self.settings.candidates])
         if isinstance(method, Ensemble):
-            return replace(method, members=self.settings.members)
+            return replace(method, members=min(method.members, self.settings.members))
         if isinstance(method, CrossFitted) and method.scales is not None and method.scales["name"] == "fcal":
             return replace(method, scales={"lam": self.settings.lam, **method.scales})
         return method
 
     def trainings(self, method: Method) -> tuple[Cell, ...]:
-        """The trainings by likelihood, which all but the deterministic network start from."""
+        """The trainings by likelihood, which all but the deterministic network and out-of-bag ensembles start from."""
+        if isinstance(method, OutOfBag):
+            return (bagging.bags_cell(self.fit, method),)
         alone = isinstance(method, Trained) and method.deterministic
         return () if alone else (trainings.fit_cell(self.fit),)
 
@@ -185,6 +187,16 @@ class UCIProblem(Problem):
             target=target,
             test=splits.original(test, split),
             folds=Folds(pred=splits.original(held_out, split), target=target, fold=splits.fold[split], on_test=by_fold),
+        )
+
+    def out_of_bag(self, method: OutOfBag) -> Networks:
+        """Networks that each leave out some rows, and what they say of these."""
+        cell = bagging.bags_cell(self.fit, method)
+        result = dict(self.store.get(cell.kind, cell.config))
+        return Networks(
+            parts=bagging.parts_of(cell, self.splits, self.store),
+            seconds=result["seconds"] / self.splits.count,
+            details={"bags": {name: result[name] for name in ("members", "leave_out", "epochs")}},
         )
 
     def members(self, count: int) -> Members:

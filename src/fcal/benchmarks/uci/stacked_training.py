@@ -115,6 +115,20 @@ def nll_sum(pred: Normal, target: Tensor) -> Tensor:
     return (pred.scale.log() + 0.5 * z.square()).mean(1).sum()
 
 
+def beta_nll_sum(beta: float) -> Loss:
+    """Beta-NLL of each network, summed over networks; the likelihood if ``beta`` is 0.
+
+    Every row is weighted by the power ``2 * beta`` of its predicted sigma, without a gradient through the weight.
+    """
+
+    def loss(pred: Normal, target: Tensor) -> Tensor:
+        z = (target - pred.loc) / pred.scale
+        each = pred.scale.log() + 0.5 * z.square()
+        return (each * pred.scale.detach().pow(2 * beta)).mean(1).sum()
+
+    return loss if beta else nll_sum
+
+
 def nll_each(pred: Normal, target: Tensor) -> Tensor:
     """Mean negative log-likelihood of each network. Shape ``(m,)``."""
     return -pred.log_prob(target).double().mean(1)

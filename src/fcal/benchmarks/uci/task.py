@@ -11,10 +11,10 @@ from fcal.benchmarks.problem import Problem
 from fcal.benchmarks.scoring import COVERAGE, CRPS, ECE_Q, ECE_Z, RMSE, TRAIN_S, WIDTH, rounded
 from fcal.benchmarks.table import Column, Row, Spread, Table, row_of
 from fcal.benchmarks.task import Result, Results, Task
-from fcal.benchmarks.uci import trainings
+from fcal.benchmarks.uci import bagging, trainings
 from fcal.benchmarks.uci.problem import COLUMNS, DIGITS, UCIProblem, grid_of
 from fcal.benchmarks.uci.settings import PRESETS, Settings
-from fcal.benchmarks.uci.splits import fingerprint
+from fcal.benchmarks.uci.splits import fingerprint, splits_of
 from fcal.data.uci import uci_folder
 from fcal.metrics.calibration_errors import floors
 from fcal.sweeps import Store
@@ -91,14 +91,34 @@ class UCITask(Task[Settings]):
         "conformal",
         "fcal_kl",
         "fcal_wass",
+        "ensemble_3",
         "ensemble",
+        "oob_auto",
+        "oob_auto_5",
+        "oob_temperature",
+        "oob_conformal",
+        "oob_nll",
         "oof_temperature",
         "oof_nll",
         "oof_fcal",
         "oof_conformal",
         "cv_plus_absolute",
     )
-    rows_of_1x50 = ("nll", "nll_all", "temperature", "ensemble", "oof_temperature", "oof_nll", "oof_fcal")
+    rows_of_1x50 = (
+        "nll",
+        "nll_all",
+        "temperature",
+        "ensemble_3",
+        "ensemble",
+        "oob_auto",
+        "oob_auto_5",
+        "oob_temperature",
+        "oob_conformal",
+        "oob_nll",
+        "oof_temperature",
+        "oof_nll",
+        "oof_fcal",
+    )
     changes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "deterministic": {"plain": "mse", "candidates": ({"name": "mse"},), "monitor": "mse"},
         "nll": {"candidates": ({"name": "nll"},)},
@@ -134,9 +154,13 @@ class UCITask(Task[Settings]):
 
     def train(self, kind: str, config: Mapping[str, Any], store: Store, data: str | None) -> dict[str, Any]:
         """Train the networks that the rows of a table share."""
-        assert kind == trainings.FIT
         assert data is not None
-        return trainings.fit(config, str(uci_folder(data)), store)
+        folder = str(uci_folder(data))
+        if kind == bagging.BAGS:
+            splits = splits_of(folder, config["dataset"], config["splits"], Settings().folds, config["seed"])
+            return bagging.fit_bags(config, splits, store)
+        assert kind == trainings.FIT
+        return trainings.fit(config, folder, store)
 
     def rows_of(self, problem: Problem, methods: Sequence[str]) -> list[str]:
         """All methods for the larger network, fewer for the smaller one.
