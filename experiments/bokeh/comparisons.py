@@ -11,7 +11,7 @@ from fcal.benchmarks.task import Result, Results
 
 AS_LONG = "nll trained as long"  # what f-Cal is compared with beside the likelihood's best
 _HELD_OUT = "temperature"  # what rows without a held-out set are compared with
-_OUT_OF_FOLD = "oof_"
+_LEFT_OUT = ("oof_", "oob_")  # rows of networks that leave rows out, instead of holding out a set
 
 
 def with_comparisons(benchmark: Benchmark[Any]) -> Benchmark[Any]:
@@ -26,6 +26,7 @@ def compared(table: Table, results: Results) -> Table:
         "paired": _paired(results),
         "against_temperature": _against_temperature(table, results),
         "folds": _folds(results),
+        "held_out_z2": _held_out_z2(results),
     }
     return replace(table, details={**table.details, **details})
 
@@ -73,7 +74,7 @@ def _pair(fcal: Sequence[Result], nll: Sequence[Result]) -> dict[str, Any]:
 def _against_temperature(table: Table, results: Results) -> dict[str, Any]:
     """Rows that hold out nothing beside temperature scaling, which does, seed by seed."""
     temperature = results.get(_HELD_OUT, ())
-    rows = [row for row in results if row.startswith(_OUT_OF_FOLD)] if temperature else []
+    rows = [row for row in results if row.startswith(_LEFT_OUT)] if temperature else []
     return {row: _beside(results[row], temperature, table.rows[row].seeds["cost"]) for row in rows}
 
 
@@ -92,6 +93,19 @@ def _beside(results: Sequence[Result], temperature: Sequence[Result], cost: Sequ
             name: [value_of(a, name) / a["floors"][name]["q95"] for a, _ in known] for name in ("ece_z", "ece_q")
         },
         "cost": [c for _, _, c in both],
+    }
+
+
+def _held_out_z2(results: Results) -> dict[str, list[float]]:
+    """Mean squared residuals of rows that networks left out relative to those of test rows, for every training."""
+    trainings = {"oof_temperature": "crossfit", "oob_auto": "bags", "oob_auto_5": "bags", "oob_mse": "bags"}
+    return {
+        row: [
+            result[name]["z2"]["held_out"] / result[name]["z2"]["test"]
+            for result in results.get(row, ())
+            if name in result
+        ]
+        for row, name in trainings.items()
     }
 
 

@@ -1,18 +1,28 @@
-"""Goals of calibration without a held-out set on Bokeh, judged by fixed rules from the tables."""
+"""Goals of out-of-bag ensembles on Bokeh, judged by one rule from numbers paired over seeds."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from paired import Difference, difference
+
+from fcal.benchmarks.methods import RECOMMENDED
+
 Table = Mapping[str, Any]
-_DEAREST = 3.0  # times plain likelihood
-_BANDS = 2.0  # multiple of the band that holds 95 % of calibrated models that still counts as close to the oracle
+DEARER = f"{RECOMMENDED}_5"
+ACCURATE = "oob_mse"  # its mean is trained by squared error
+_HELD_OUT = ("temperature", "conformal")
+_ENSEMBLES = {RECOMMENDED: "ensemble_3", DEARER: "ensemble"}
+_SCORES = {"nll": ("NLL", 1.0), "crps": ("CRPS x1000", 1000.0)}
+_ERRORS = {"ece_q": "ECE(q)", "ece_z": "ECE(z)", "ence": "ENCE"}
+_ACCURACY = 1.01  # largest ratio to the error of deterministic networks
+_LEAK = 0.015  # largest distance of held-out / test z² from 1, by both limits
 
 
 @dataclass(frozen=True, kw_only=True)
 class Goal:
-    """A goal and whether a row reaches it.
+    """A goal and whether it is reached.
 
     Attributes:
         goal: The goal, in words.
@@ -25,148 +35,99 @@ class Goal:
     numbers: tuple[str, ...]
 
 
-def goals(document: Mapping[str, Any], row: str) -> list[Goal]:
-    """Judge a row without a held-out set, against temperature scaling and the limits of calibrated models.
+def goals(document: Mapping[str, Any]) -> list[Goal]:
+    """Judge the recommended row, the same recipe at a higher cost, and the row of an accurate mean.
 
     Args:
         document: Document of the benchmark; see :attr:`fcal.benchmarks.Benchmark.document`.
-        row: Name of the row.
 
     Returns:
-        One entry per goal; none if no table has the row and temperature scaling.
+        One entry per goal, with the tables that have the rows it needs; those that no table has are left out.
     """
-    tables = [table for table in document["tables"] if row in table["against_temperature"]]
+    tables = document["tables"]
     judged = []
-    for goal, test in _GOALS if tables else ():
-        answers = [(table, *test(table["against_temperature"][row])) for table in tables]
-        numbers = tuple(f"{_where(table)}: {text}{'' if held else ' (no)'}" for table, held, text in answers)
-        judged.append(Goal(goal=goal, reached=tuple(held for _, held, _ in answers), numbers=numbers))
-    return judged
+    for row, ensemble in _ENSEMBLES.items():
+        for other in (*_HELD_OUT, ensemble):
+            for column, (title, factor) in _SCORES.items():
+                judged.append(_below(tables, row, other, column, title, factor))
+        judged += [_not_above(tables, row, column, title) for column, title in _ERRORS.items()]
+    judged += [_accurate(tables), _below(tables, ACCURATE, "oof_nll", "crps", *_SCORES["crps"]), _without_leak(tables)]
+    return [goal for goal in judged if goal.numbers]
 
 
-def conditional_goals(document: Mapping[str, Any], row: str = "oof_fcal_strata", plain: str = "oof_fcal") -> list[Goal]:
-    """Whether constraints on every stratum calibrate small and large error bars better than one on the whole batch."""
-    tables = [table for table in document["tables"] if {row, plain} <= set(table["strata"])]
-    judged = []
-    for goal, score in _CONDITIONAL if tables else ():
-        both = [(table, score(table, row), score(table, plain)) for table in tables]
-        numbers = tuple(
-            f"{_where(table)}: {ours:.2f} against {theirs:.2f}{'' if ours < theirs else ' (no)'}"
-            for table, ours, theirs in both
-        )
-        judged.append(Goal(goal=goal, reached=tuple(ours < theirs for _, ours, theirs in both), numbers=numbers))
-    return judged
+def paired(table: Table, row: str, other: str, column: str) -> Difference:
+    """Difference of two rows in a column, over the seeds that both have."""
+    one, two = (table["rows"][name]["seeds"][column] for name in (row, other))
+    return difference([a - b for a, b in zip(one, two, strict=False) if a is not None and b is not None])
 
 
-def best_row(document: Mapping[str, Any]) -> str | None:
-    """The out-of-fold row that reaches the largest share of its goals; of equal ones, the cheapest."""
-    return max(_rows(document), key=lambda row: (_share(document, row), -_cost(document, row)), default=None)
+def _below(tables: Sequence[Table], row: str, other: str, column: str, title: str, factor: float) -> Goal:
+    answers = []
+    for table in _with(tables, row, other):
+        found = paired(table, row, other, column)
+        answers.append((table, found.is_below(), f"{found.text(factor)}{_seeds(found, table)}"))
+    return _goal(f"`{row}`: {title} below that of `{other}`", answers)
 
 
-def _rows(document: Mapping[str, Any]) -> list[str]:
-    return list(dict.fromkeys(row for table in document["tables"] for row in table["against_temperature"]))
+def _not_above(tables: Sequence[Table], row: str, column: str, title: str) -> Goal:
+    """Against the better of both repairs on held-out images; the margin is what chance adds to a calibrated model."""
+    answers = []
+    for table in _with(tables, row, *_HELD_OUT):
+        better = min(_HELD_OUT, key=lambda name: table["rows"][name][column]["mean"])
+        found, floor = paired(table, row, better, column), table["floors"][column]
+        margin = floor["q95"] - floor["expected"]
+        text = f"{found.text(100)}{_seeds(found, table)}, beside `{better}`, margin {100 * margin:.2g}"
+        answers.append((table, found.is_below(margin), text))
+    return _goal(f"`{row}`: {title} x100 not above the better of temperature and conformal", answers)
+
+
+def _accurate(tables: Sequence[Table]) -> Goal:
+    answers = []
+    for table in _with(tables, ACCURATE, "deterministic_3"):
+        one, two = (table["rows"][name]["seeds"]["l1_gt"] for name in (ACCURATE, "deterministic_3"))
+        pairs = [(a, b) for a, b in zip(one, two, strict=False) if a is not None and b is not None]
+        ratio = fmean(a for a, _ in pairs) / fmean(b for _, b in pairs)
+        answers.append((table, ratio <= _ACCURACY, f"{ratio:.3f}"))
+    return _goal(f"`{ACCURATE}`: L1(GT) at most {_ACCURACY:g} times that of three deterministic networks", answers)
+
+
+def _without_leak(tables: Sequence[Table]) -> Goal:
+    """Rows that a network left out are as new to it as test rows: pooled over all networks that leave rows out."""
+    ratios = [ratio for table in tables for ratio in table.get("held_out_z2", {}).values() for ratio in ratio]
+    found = difference([ratio - 1 for ratio in ratios])
+    known = found.low is not None and found.high is not None
+    held = known and found.low > -_LEAK and found.high < _LEAK  # type: ignore[operator]
+    goal = f"z² of rows that networks left out as on test rows: within {_LEAK:g} of each other, pooled over all cells"
+    text = f"{found.text()}, {found.seeds} cells" + ("" if held else " (no)")
+    return Goal(goal=goal, reached=(held,), numbers=(text,) if ratios else ())
+
+
+def _goal(goal: str, answers: Sequence[tuple[Table, bool, str]]) -> Goal:
+    return Goal(
+        goal=goal,
+        reached=tuple(held for _, held, _ in answers),
+        numbers=tuple(
+            f"{table['noise']}, {table['regime']}: {text}{'' if held else ' (no)'}" for table, held, text in answers
+        ),
+    )
+
+
+def _with(tables: Sequence[Table], *rows: str) -> list[Table]:
+    """Tables that have these rows, with a number each."""
+    return [table for table in tables if all(table["rows"].get(row, {}).get("finished") for row in rows)]
+
+
+def _seeds(found: Difference, table: Table) -> str:
+    return "" if found.seeds == table["seeds"] else f", {found.seeds} of {table['seeds']} seeds"
 
 
 def goals_markdown(document: Mapping[str, Any]) -> str:
-    """How many goals every row reaches, and the goals of the best of them; empty if there are no such rows."""
-    best = best_row(document)
-    if best is None:
+    """All goals; empty if no table has such rows."""
+    judged = goals(document)
+    if not judged:
         return ""
-    lines = ["| row | goals reached, over all tables | cost |", "|---|---:|---:|"]
-    for row in _rows(document):
-        judged = [held for goal in goals(document, row) for held in goal.reached]
-        lines.append(f"| {row} | {sum(judged)} of {len(judged)} | {_cost(document, row):.2f} |")
-    lines += ["", f"`{best}`, the row that reaches most, chosen by these numbers:", "", *_listed(goals(document, best))]
-    conditional = conditional_goals(document)
-    if conditional:
-        lines += [
-            "",
-            "`oof_fcal_strata`, with the constraint on eight strata of sigma, beside `oof_fcal`, without:",
-            "",
-        ]
-        lines += _listed(conditional)
-    return "\n".join(lines) + "\n"
-
-
-def _listed(goals: Sequence[Goal]) -> list[str]:
     lines = ["| goal | reached | measured |", "|---|---|---|"]
-    for goal in goals:
-        verdict = f"{sum(goal.reached)} of {len(goal.reached)} tables"
+    for goal in judged:
+        verdict = f"{sum(goal.reached)} of {len(goal.reached)}"
         lines.append(f"| {goal.goal} | **{verdict}** | {'<br>'.join(goal.numbers)} |")
-    return lines
-
-
-def _where(table: Table) -> str:
-    return f"{table['noise']}, {table['regime']}"
-
-
-def _share(document: Mapping[str, Any], row: str) -> float:
-    return fmean(held for goal in goals(document, row) for held in goal.reached)
-
-
-def _cost(document: Mapping[str, Any], row: str) -> float:
-    costs = [
-        cost
-        for table in document["tables"]
-        for cost in table["against_temperature"].get(row, {}).get("cost", ())
-        if cost is not None
-    ]
-    return fmean(costs) if costs else float("inf")
-
-
-Comparison = Mapping[str, Any]  # of a row with temperature scaling
-
-
-def _mean_difference(name: str, factor: float, *, equal: bool = False) -> Callable[[Comparison], tuple[bool, str]]:
-    """Test whether the mean of paired differences is below zero, or not above it."""
-
-    def test(comparison: Comparison) -> tuple[bool, str]:
-        if len(comparison[name]) < comparison["seeds"]:
-            return False, "a seed has no number"
-        mean = fmean(comparison[name])
-        below = sum(value < 0 for value in comparison[name])
-        return (
-            mean <= 0 if equal else mean < 0
-        ), f"{factor * mean:+.3g} ({below} of {comparison['seeds']} seeds below)"
-
-    return test
-
-
-def _accuracy(comparison: Comparison) -> tuple[bool, str]:
-    if len(comparison["l1_gt"]) < comparison["seeds"]:
-        return False, "a seed has no number"
-    ratio = fmean(comparison["l1_gt"])
-    return ratio <= 1.0, f"{ratio:.3f}"
-
-
-def _near_oracle(comparison: Comparison) -> tuple[bool, str]:
-    ratios = {title: comparison["of_band"][name] for name, title in _ERRORS}
-    if any(len(values) < comparison["seeds"] for values in ratios.values()):
-        return False, "a seed has no number"
-    texts = ", ".join(
-        f"{title} {fmean(values):.2f} ({sum(value <= _BANDS for value in values)} of {len(values)} seeds)"
-        for title, values in ratios.items()
-    )
-    return all(fmean(values) <= _BANDS for values in ratios.values()), texts
-
-
-def _affordable(comparison: Comparison) -> tuple[bool, str]:
-    known = [cost for cost in comparison["cost"] if cost is not None]
-    return bool(known) and fmean(known) <= _DEAREST, f"{fmean(known):.2f}" if known else "unknown"
-
-
-_ERRORS = (("ece_q", "ECE(q)"), ("ece_z", "ECE(z)"))
-_GOALS: tuple[tuple[str, Callable[[Comparison], tuple[bool, str]]], ...] = (
-    ("ECE(q) x100 not above temperature scaling's", _mean_difference("ece_q", 100.0, equal=True)),
-    ("ECE(z) x100 not above it", _mean_difference("ece_z", 100.0, equal=True)),
-    ("NLL below it", _mean_difference("nll", 1.0)),
-    ("CRPS x1000 below it", _mean_difference("crps", 1000.0)),
-    ("smooth L1 to the truth at most 1.0 times that of the network it repairs", _accuracy),
-    (f"ECE(q) and ECE(z) at most {_BANDS:g} times the band of calibrated models", _near_oracle),
-    (f"training at most {_DEAREST:g} times plain likelihood", _affordable),
-)
-_CONDITIONAL: tuple[tuple[str, Callable[[Table, str], float]], ...] = (
-    ("ENCE x100 below", lambda table, row: 100 * table["rows"][row]["ence"]["mean"]),
-    ("ECE(q) x100 of the worst stratum below", lambda table, row: 100 * table["strata"][row]["ece_q_worst"]["mean"]),
-    ("ECE(z) x100 of the worst stratum below", lambda table, row: 100 * table["strata"][row]["ece_z_worst"]["mean"]),
-)
+    return "\n".join(lines) + "\n"

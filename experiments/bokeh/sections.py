@@ -18,14 +18,14 @@ def sections(table: Table) -> list[tuple[str, str]]:
     parts = [
         ("f-Cal against the likelihood, seed by seed (`..._all`: both trained on all images):", _paired_lines(table)),
         (
-            "Out-of-fold rows minus temperature scaling, mean and seed by seed (L1(GT): ratio to the network that it "
-            "repairs; band: what 95 % of calibrated models stay below):",
+            "Rows of networks that leave images out, minus temperature scaling, mean and seed by seed (L1(GT): ratio "
+            "to the network that it repairs; band: what 95 % of calibrated models stay below):",
             _against_lines(table),
         ),
         ("Central intervals:", _interval_lines(table)),
         (
-            "Fold networks start from one that has seen all images for a few epochs. What they know of the images held "
-            "out (1 would be nothing, up to the draw of images), and what they lack:",
+            "Networks without a fold: what they know of the images held out (1 would be nothing, up to the draw of "
+            "images), and what they lack:",
             _fold_lines(table),
         ),
         ("By size of the predicted sigma, eight strata:", _strata_lines(table)),

@@ -14,8 +14,8 @@ from fcal.sweeps import Cell, Store
 from uci.bars import bars, bars_markdown, bars_sentences
 
 _PICTURE = "log-likelihood"
-_DRAWN = ("ensemble", "oof_temperature", "oof_nll", "oof_fcal")
-_MARKERS = "os^D"
+_DRAWN = ("ensemble_3", "oob_auto", "ensemble", "oob_auto_5", "oof_nll")
+_MARKERS = "os^Dv"
 _ABOUT_NUMBERS = (
     "ECE(z) and ECE(q) of a split have S bins and sums of K squared residuals, fewer of both for small tables: "
     "S = n / 15 within 5 and 20, K = n / 8 within 5 and 75. Residuals of all splits together are judged by the same "
@@ -117,7 +117,7 @@ def pictures(benchmark: Benchmark[Settings]) -> dict[str, Figure]:
 def _draw_row(axis: Any, number: int, row: str, pairs: list[dict[str, Any] | None]) -> None:
     known = [(index, pair) for index, pair in enumerate(pairs) if pair is not None]
     axis.errorbar(
-        [index + 0.15 * (number - 1.5) for index, _ in known],
+        [index + 0.13 * (number - 2) for index, _ in known],
         [pair["mean"] for _, pair in known],
         yerr=[2 * (pair["se"] or 0.0) for _, pair in known],
         fmt=_MARKERS[number],

@@ -7,7 +7,6 @@ import torch
 from crossfitting.lines import fit_line, full_crossfit, noisy_line
 from torch.distributions import Normal
 
-import fcal
 from fcal.crossfitting import cv_plus
 
 

@@ -10,7 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -23,7 +23,10 @@ from fcal.crossfitting import Bags, cv_plus, usual_repair
 from fcal.models import mixture
 from fcal.plots.styles import RowStyle
 
-RECOMMENDED = "oob_auto"
+if TYPE_CHECKING:
+    from fcal.benchmarks.training_cells import Budget
+
+RECOMMENDED = "oob_auto"  # what fcal.crossfit does by default
 _CENTRED = "conformal-centred"  # the only repair with an option that rows use
 ALL_ROWS = "_all"  # suffix of the row of a method that also trains on the rows that others hold out
 
@@ -49,6 +52,20 @@ class Method(ABC):
     @abstractmethod
     def predict(self, problem: Problem) -> Prediction:
         """Predict the test rows of a problem."""
+
+    def relative_cost(self, budget: "Budget", rows: tuple[int, int], result: Mapping[str, Any]) -> float | None:
+        """Rows times epochs of all trainings, choices included, relative to one training on all rows.
+
+        Args:
+            budget: How long networks train.
+            rows: Numbers of rows to train on and of rows that methods with a held-out set hold out.
+            result: Of its cell, which has the epochs that were chosen.
+
+        Returns:
+            None for a method that trains nothing.
+        """
+        del budget, rows, result
+        return None
 
     def config(self) -> dict[str, Any]:
         """Everything about it that changes a number, as plain values: not its title."""
@@ -108,6 +125,11 @@ class Trained(Method):
         """Predict with the chosen network."""
         return problem.trained(self)
 
+    def relative_cost(self, budget: "Budget", rows: tuple[int, int], result: Mapping[str, Any]) -> float:
+        """The plain training and all candidates; the chosen ones once more on all rows."""
+        cost = _cost_of_choice(self, budget, rows)
+        return cost + sum(result["epochs"].values()) / budget.base_epochs if self.all_rows else cost
+
 
 @dataclass(frozen=True, kw_only=True)
 class Repaired(Method):
@@ -126,6 +148,11 @@ class Repaired(Method):
     def predict(self, problem: Problem) -> Prediction:
         """Fit the repair to the held-out rows of every part, and apply it to the test rows."""
         return _repaired(problem.held_out(), self.recalibrator, moments=self.moments)
+
+    def relative_cost(self, budget: "Budget", rows: tuple[int, int], result: Mapping[str, Any]) -> float:
+        """That of the network trained by likelihood."""
+        del result
+        return _cost_of_choice(METHODS["nll"], budget, rows)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +176,12 @@ class CrossFitted(Method):
         """Fit the repair to held-out predictions of every part, and apply it to the full network's."""
         return _repaired(problem.cross_fitted(self.scales, self.batch), self.recalibrator)
 
+    def relative_cost(self, budget: "Budget", rows: tuple[int, int], result: Mapping[str, Any]) -> float:
+        """The networks without each fold and of all rows, and as many networks of error bars."""
+        del rows, result
+        epochs = budget.base_epochs + (0 if self.scales is None else budget.scale_epochs)
+        return budget.folds * epochs / budget.base_epochs
+
 
 @dataclass(frozen=True, kw_only=True)
 class CVPlus(Method):
@@ -171,6 +204,11 @@ class CVPlus(Method):
             seconds=networks.seconds,
             details=networks.details,
         )
+
+    def relative_cost(self, budget: "Budget", rows: tuple[int, int], result: Mapping[str, Any]) -> float:
+        """The networks without each fold and of all rows."""
+        del rows, result
+        return float(budget.folds)
 
     def _intervals(self, part: HeldOut, levels: Sequence[float]) -> dict[float, tuple[Tensor, Tensor]]:
         if part.folds is None:
@@ -205,6 +243,10 @@ class Ensemble(Method):
         dists = [mixture(list(part)) for part in members.parts]
         return Prediction(dists=dists, seconds=members.seconds, again=again, details=members.details)
 
+    def relative_cost(self, budget: "Budget", rows: tuple[int, int], result: Mapping[str, Any]) -> float | None:
+        """All members, and the network that chose their epochs."""
+        return _cost_of_members(self.members, budget, rows, result)
+
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOutEnsemble(Method):
@@ -224,6 +266,11 @@ class HeldOutEnsemble(Method):
         """Fit the repair to the held-out rows, and apply it to the test rows."""
         return _repaired(problem.held_out_members(self.members), self.recalibrator)
 
+    def relative_cost(self, budget: "Budget", rows: tuple[int, int], result: Mapping[str, Any]) -> float:
+        """All members."""
+        del budget, result
+        return self.members * rows[0] / sum(rows)
+
 
 @dataclass(frozen=True, kw_only=True)
 class PointEnsemble(Method):
@@ -240,6 +287,10 @@ class PointEnsemble(Method):
     def predict(self, problem: Problem) -> Prediction:
         """The mean of all members."""
         return problem.point_members(self.members)
+
+    def relative_cost(self, budget: "Budget", rows: tuple[int, int], result: Mapping[str, Any]) -> float | None:
+        """All members, and the network that chose their epochs."""
+        return _cost_of_members(self.members, budget, rows, result)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,6 +319,29 @@ class OutOfBag(Method):
     def predict(self, problem: Problem) -> Prediction:
         """Fit the repair to the rows that were left out, and apply it to the ensemble's predictions."""
         return _repaired(problem.out_of_bag(self), self.recalibrator)
+
+    def relative_cost(self, budget: "Budget", rows: tuple[int, int], result: Mapping[str, Any]) -> float:
+        """All members, for the whole schedule."""
+        del budget, result
+        return self.bags_of(sum(rows)).cost
+
+
+def _cost_of_choice(method: Method, budget: "Budget", rows: tuple[int, int]) -> float:
+    """A plain training and all candidates that go on from it, without the held-out rows."""
+    assert isinstance(method, Trained)
+    tuned = sum(not is_base(options) for options in method.candidates[: budget.candidates])
+    return rows[0] / sum(rows) * (1 + tuned * budget.tune_epochs / budget.base_epochs)
+
+
+def _cost_of_members(members: int, budget: "Budget", rows: tuple[int, int], result: Mapping[str, Any]) -> float | None:
+    """Members trained on all rows for as many epochs as a training without the held-out rows chose."""
+    epochs = result.get("member_epochs")
+    return None if epochs is None else rows[0] / sum(rows) + members * epochs / budget.base_epochs
+
+
+def is_base(candidate: Options) -> bool:
+    """Whether a candidate is the network that the others start from."""
+    return candidate.get("repetition") == 0
 
 
 def _of_unit_scale(pred: Distribution) -> Distribution:

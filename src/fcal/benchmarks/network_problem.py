@@ -21,10 +21,11 @@ from fcal.benchmarks.methods import (
     PointEnsemble,
     Repaired,
     Trained,
+    is_base,
 )
 from fcal.benchmarks.problem import Failed, HeldOut, Members, Networks, Options, Prediction, Problem
 from fcal.benchmarks.scoring import score, shortened
-from fcal.benchmarks.training_cells import Budget, TrainingCells, is_base
+from fcal.benchmarks.training_cells import Budget, TrainingCells
 from fcal.benchmarks.trainings import Datasets, NetworkTrainings
 from fcal.sweeps import Cell, Store
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Generic
 
-from fcal.benchmarks.methods import Method, method_of
+from fcal.benchmarks.methods import RECOMMENDED, Method, method_of
 from fcal.benchmarks.problem import Failed, Prediction, Problem
 from fcal.benchmarks.table import CRASHED, DONE, FAILED, MISSING, Table
 from fcal.benchmarks.task import Result, Results, Settings, Task
@@ -216,7 +216,7 @@ def _finished(
             if any(result["status"] != MISSING for result in repetitions)
         }
     by_row = {labels: of_table for labels, of_table in by_row.items() if of_table}
-    tables = [task.table(settings, problems[labels], of_table) for labels, of_table in by_row.items()]
+    tables = [_recommending(task.table(settings, problems[labels], rows)) for labels, rows in by_row.items()]
     return Benchmark(
         task=task,
         settings=settings,
@@ -226,6 +226,13 @@ def _finished(
         seconds=seconds,
         store=store,
     )
+
+
+def _recommending(table: Table) -> Table:
+    """A table that names the recommended row, if it has it."""
+    if RECOMMENDED not in table.rows:
+        return table
+    return replace(table, details={**table.details, "recommended": RECOMMENDED})
 
 
 def _result(outcome: Outcome) -> Result:

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from fcal._checks import check_integer, check_number
-from fcal.benchmarks.methods import Trained
+from fcal.benchmarks.methods import Trained, is_base
 from fcal.benchmarks.problem import Options
 from fcal.benchmarks.trainings import NetworkTrainings, training_cell
 from fcal.crossfitting import Bags
@@ -195,11 +195,6 @@ class TrainingCells:
             "start": None if start is None else start.config,
         }
         return self.source.fit_cell(config)
-
-
-def is_base(candidate: Options) -> bool:
-    """Whether a candidate is the network that the others start from."""
-    return candidate.get("repetition") == 0
 
 
 def _objective_address(options: Options) -> dict[str, Any]:

@@ -13,8 +13,7 @@ from torch.distributions import Distribution
 from torch.utils.data import Subset
 
 from fcal._executor import Executor, check_workers
-from fcal.crossfitting.held_out import as_distribution, counted, tame
-from fcal.distributions.family import law_of
+from fcal.crossfitting.held_out import as_distribution, counted, elementwise, expand_mask, is_finite, tame
 from fcal.models.predicting import predict
 from fcal.residuals import standardize
 from fcal.scores import nll
@@ -165,10 +164,10 @@ def check_lengths(stages: Sequence[Sequence[Any]]) -> None:
 def held_out_score(model: Any, held_out: Any, batch_size: int) -> float:
     """Likelihood of the rows that a network left out; infinite where its predictions are not finite."""
     pred, target, valid_mask = predict(model, held_out, batch_size=batch_size)
-    pred = as_distribution(pred)
-    if not all(bool(value.isfinite().all()) for value in law_of(pred).parameters):
+    pred = elementwise(pred)
+    if not is_finite(pred):
         return math.inf
-    return scaled_nll(pred, target, valid_mask=valid_mask)
+    return scaled_nll(pred, target, valid_mask=None if valid_mask is None else expand_mask(valid_mask, target))
 
 
 def diverged(curves: Tensor) -> list[int]:
@@ -182,28 +181,34 @@ def diverged(curves: Tensor) -> list[int]:
         [2]
     """
     best = curves.nan_to_num(nan=math.inf, posinf=math.inf).amin(1)
-    return [number for number, score in enumerate(best.tolist()) if not score <= float(best.median()) + _DIVERGED]
+    finite = best[best.isfinite()]
+    limit = float(finite.median()) + _DIVERGED if len(finite) else -math.inf
+    return [number for number, score in enumerate(best.tolist()) if not score <= limit]
 
 
 def chosen_stages(curves: Tensor) -> list[int]:
     """Stage of every network, by the held-out scores of the other networks, so that no row chooses its own judge.
 
     Args:
-        curves: Score of each network after each stage of its training, on the rows it left out; less is better. Shape
-            ``(members, stages)``.
+        curves: Score of each network after each stage of its training, on the rows it left out; less is better, and
+            infinite where the network diverged. Shape ``(members, stages)``.
 
     Example:
         >>> chosen_stages(torch.tensor([[3.0, 1.0, 2.0], [3.0, 2.0, 1.0], [3.0, 2.0, 1.0]]))
         [2, 1, 1]
     """
     numbers = torch.arange(len(curves))
-    return [int(curves[numbers != number].sum(0).argmin()) for number in numbers.tolist()]
+    chosen = []
+    for number in numbers.tolist():
+        others = curves[numbers != number].sum(0)
+        chosen.append(int(torch.where(curves[number].isfinite(), others, torch.inf).argmin()))
+    return chosen
 
 
 def scaled_nll(pred: Distribution, target: Tensor, *, valid_mask: Tensor | None = None) -> float:
     """Mean negative log-likelihood after the best common factor on all scales, for a normal distribution.
 
-    Residuals beyond 20 robust standard deviations count like the largest within, so that no wild row decides.
+    Rows whose residuals are beyond 20 robust standard deviations do not count, so that no wild row decides.
 
     Example:
         >>> from torch.distributions import Normal
@@ -214,9 +219,9 @@ def scaled_nll(pred: Distribution, target: Tensor, *, valid_mask: Tensor | None 
     """
     z = standardize(pred, target, valid_mask=valid_mask).double()
     each = nll(pred, target, valid_mask=valid_mask).double()
-    counts = counted(target, valid_mask).reshape(z.shape) if z.shape == target.shape else z.isfinite()
+    counts = counted(target, valid_mask)
     z, each = z[counts], each[counts]
-    edge = z.abs()[tame(z)].max()  # of the residuals that are not too far out
-    own = each - z.square() / 2  # what the scales alone contribute
-    square = z.clamp(-edge, edge).square().mean()
-    return float(own.mean() + (square.clamp(min=1e-300).log() + 1) / 2)
+    usual = tame(z)
+    z, each = z[usual], each[usual]
+    # What the scales alone contribute: the likelihood without the squared residuals.
+    return float((each - z.square() / 2).mean() + (z.square().mean().clamp(min=1e-300).log() + 1) / 2)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
+from torch.distributions import Distribution, Independent
 from torch.utils.data import Subset
 
 from fcal._checks import check_number
@@ -53,6 +53,25 @@ def as_distribution(pred: Any) -> Distribution:
     if not isinstance(pred, Distribution):
         raise TypeError("expected `fit` to return a model of distributions, got one that returns a tensor")
     return pred
+
+
+def elementwise(pred: Any) -> Distribution:
+    """A distribution of vectors with independent coordinates as one of scalars; others are returned unchanged.
+
+    Example:
+        >>> from torch.distributions import Independent, Normal
+        >>> elementwise(Independent(Normal(torch.zeros(3, 2), 1.0), 1))
+        Normal(loc: torch.Size([3, 2]), scale: torch.Size([3, 2]))
+    """
+    pred = as_distribution(pred)
+    while isinstance(pred, Independent):
+        pred = pred.base_dist
+    return pred
+
+
+def is_finite(pred: Distribution) -> bool:
+    """Whether all parameters of a prediction are finite."""
+    return all(bool(value.isfinite().all()) for value in law_of(pred).parameters)
 
 
 def check_same_targets(target: Tensor, before: Tensor) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, MixtureSameFamily, Normal
+from torch.distributions import Categorical, Distribution, MixtureSameFamily, Normal
 from torch.utils.data import Subset
 
 from fcal._checks import check_integer, check_number
@@ -25,7 +25,7 @@ from fcal.crossfitting.fitting import (
     job_of,
     run_fits,
 )
-from fcal.crossfitting.held_out import as_distribution, counted, tame
+from fcal.crossfitting.held_out import as_distribution, check_same_targets, counted, elementwise, is_finite, tame
 from fcal.crossfitting.recentering import has_location
 from fcal.crossfitting.repairing import Calibrated, calibrated
 from fcal.data.folds import TWICE, left_out_rows
@@ -172,7 +172,7 @@ def judged(
         return Judged(rows=rows, pred=pred, target=target, disagreement=math.nan, error_ratio=1.0, sample_ratio=1.0)
     moments = _Moments.of(preds, out)
     error = target.to(moments.center) - moments.center
-    usual = counts[rows] & tame(error / moments.spread.sqrt())
+    usual = tame(torch.where(counts[rows], error / moments.spread.sqrt(), torch.nan))
     ratio, level, disagreement = moments.disagreement(usual)
     added = disagreement * (1 - 1 / len(preds))
     steadier = _steadiness(preds, out, target, added, usual) ** (1 / moments.count - 1 / len(preds))
@@ -180,8 +180,8 @@ def judged(
     excess = level * moments.spread * (1 / moments.count - 1 / len(preds)) / variance
     square = error.square() / variance
     shrink = _shrinking(square, excess, usual)
-    seen = _seen_squares(everything, left_out, everywhere)
-    sample = _sample_ratio(square * shrink.square(), seen[rows], usual, seen[counts & tame(seen.sqrt())])
+    seen = torch.where(counts, _seen_squares(everything, left_out, everywhere), torch.nan)
+    sample = _sample_ratio(square * shrink.square(), seen[rows], usual, seen[tame(seen.sqrt())])
     dtype = preds[0].mean.dtype
     return Judged(
         rows=rows,
@@ -328,11 +328,11 @@ def _sample_ratio(square: Tensor, seen: Tensor, usual: Tensor, seen_anywhere: Te
 
 def _weighted_mixture(preds: Sequence[Distribution], out: Tensor) -> MixtureSameFamily:
     """Mixture of the networks that left out each row."""
-    whole = mixture(preds)
-    weights = out.T.to(whole.mean.device, whole.mean.dtype)
-    shape = whole.component_distribution.batch_shape
-    weights = weights.reshape(len(weights), *(1,) * (len(shape) - 2), -1).expand(shape)
-    return MixtureSameFamily(torch.distributions.Categorical(weights), whole.component_distribution)
+    components = mixture(preds).component_distribution
+    like, shape = law_of(components).parameters[0], components.batch_shape
+    logits = torch.where(out.T.to(like.device), 0.0, -torch.inf).to(like.dtype)
+    logits = logits.reshape(len(logits), *(1,) * (len(shape) - 2), -1).expand(shape)
+    return MixtureSameFamily(Categorical(logits=logits), components)
 
 
 # The networks themselves: their training, the choice of a stage, and the result.
@@ -423,11 +423,8 @@ def out_of_bag(
     stages, curves, retrained = _train(fit, dataset, left_out, seed=seed, batch_size=batch_size, workers=workers)
     chosen = chosen_stages(curves)
     members = [models[stage] for models, stage in zip(stages, chosen, strict=True)]
-    predicted = [predict(member, dataset, batch_size=batch_size) for member in members]
-    names = list(dict.fromkeys(law_of(as_distribution(each.pred)).name for each in predicted))
-    if len(names) > 1:
-        raise ValueError(f"expected `fit` to return models of one family, got {' and '.join(names)}")
-    rows = judged([as_distribution(each.pred) for each in predicted], left_out, target, valid_mask=valid_mask)
+    preds = _predictions(members, dataset, target, batch_size)
+    rows = judged(preds, left_out, target, valid_mask=valid_mask)
     return OutOfBag(
         dataset=dataset,
         bags=bags,
@@ -438,6 +435,30 @@ def out_of_bag(
         judged=rows,
         valid_mask=None if valid_mask is None else valid_mask[rows.rows],
     )
+
+
+def _check_scalars(dataset: Any, models: Any) -> None:
+    """Refuse what is no model of scalars, as soon as the first one is trained."""
+    check_stages(dataset, models)
+    pred = elementwise(predict(as_stages(models)[-1], Subset(dataset, [0])).pred)
+    if pred.event_shape:
+        name = law_of(pred).name
+        raise ValueError(f"expected `fit` to return models of scalars, got {name}; pass keep='full' for vectors")
+
+
+def _predictions(members: Sequence[Any], dataset: Any, target: Tensor, batch_size: int) -> list[Distribution]:
+    """Predictions of every network for all rows: of one family, finite, and in the order of the targets."""
+    predicted = [predict(member, dataset, batch_size=batch_size) for member in members]
+    for each in predicted:
+        check_same_targets(each.target.to(target.device), target)
+    preds = [elementwise(each.pred) for each in predicted]
+    names = list(dict.fromkeys(law_of(pred).name for pred in preds))
+    if len(names) > 1:
+        raise ValueError(f"expected `fit` to return models of one family, got {' and '.join(names)}")
+    broken = [str(number) for number, pred in enumerate(preds) if not is_finite(pred)]
+    if broken:
+        raise ValueError(f"expected networks with finite predictions, got others of number {', '.join(broken)}")
+    return preds
 
 
 def _check_enough(counts: Tensor, left_out: Tensor) -> None:
@@ -470,7 +491,7 @@ def _train(
             )
             for number in numbers
         ]
-        trained = run_fits(jobs, workers=workers, check=partial(check_stages, dataset))
+        trained = run_fits(jobs, workers=workers, check=partial(_check_scalars, dataset))
         for number, models in zip(numbers, trained, strict=True):
             stages[number] = as_stages(models)
             held_out = Subset(dataset, left_out[number].nonzero().squeeze(1).tolist())

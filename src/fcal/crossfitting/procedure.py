@@ -142,6 +142,7 @@ def crossfit(
         tensor([1.0...])
     """
     target, valid_mask = _targets(dataset, check_integer("batch_size", batch_size, at_least=1))
+    _check_finite(target, valid_mask)
     check_integer("seed", seed, at_least=0)
     if not callable(fit):
         raise TypeError(f"expected `fit` to call with rows, got {type(fit).__name__}")
@@ -180,7 +181,7 @@ def _bags(rows: int, folds: int | None, cost: int | None, bags: Bags | None) -> 
             raise TypeError(f"expected `bags` a fcal.crossfitting.Bags, got {type(bags).__name__}")
         return bags
     if folds is not None:
-        members = check_integer("folds", folds, at_least=2)
+        members = check_integer("folds", folds, at_least=2, at_most=1000)
         return Bags(members=members, leave_out=1 / members)
     return Bags.of_cost(_COST if cost is None else cost, rows)
 
@@ -197,7 +198,7 @@ def _of_folds(
     workers: int,
 ) -> "CrossFit":
     """Train a model on all rows and one without each fold."""
-    _check_targets(target, valid_mask, fold)
+    _check_folds(target, valid_mask, fold)
     (full, *without), stages = train_models(fit, dataset, fold, batch_size=batch_size, workers=workers)
     held_out, seen, predicted_target = cross_predictions(dataset, fold, full, without, batch_size=batch_size)
     check_same_targets(predicted_target.to(target.device), target)
@@ -235,13 +236,17 @@ def _targets(dataset: Any, batch_size: int) -> tuple[Tensor, Tensor | None]:
     return target, expand_mask(torch.cat(masks), target)
 
 
-def _check_targets(target: Tensor, valid_mask: Tensor | None, fold: Tensor) -> None:
-    """Refuse infinite targets, and a fold without any."""
+def _check_finite(target: Tensor, valid_mask: Tensor | None) -> None:
+    """Refuse infinite targets."""
     infinite = target.isinf() if valid_mask is None else target.isinf() & valid_mask
     if bool(infinite.any()):
         raise ValueError(
             f"expected `dataset` with finite targets (NaN where missing), got {int(infinite.sum())} infinite"
         )
+
+
+def _check_folds(target: Tensor, valid_mask: Tensor | None, fold: Tensor) -> None:
+    """Refuse a fold without targets."""
     has_target = counted(target, valid_mask).reshape(len(fold), -1).any(1).double()
     rows = torch.zeros(int(fold.max()) + 1, dtype=has_target.dtype).index_add(0, fold, has_target)
     if bool((rows == 0).any()):

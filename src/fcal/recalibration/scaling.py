@@ -18,6 +18,7 @@ from fcal.recalibration.recalibrator import Recalibrator, register
 
 _CLOSE = 1e-12  # of log factors
 _STEPS = 200
+_LARGEST_POWER = 4.0  # errors that vary more are no matter of scales
 _SAME_SCALE = 1e-6  # of logarithms: scales that differ less determine no power
 
 
@@ -162,9 +163,9 @@ class Affine(_Scaling):
 class Power(Recalibrator):
     r"""Raises every predicted scale to a power and multiplies it by a factor: :math:`\log s' = a + b \log s`.
 
-    Both are the most likely values on the calibration data. Networks that were trained too long often spread their
-    scales too much, small ones being too small and large ones too large (b < 1); averages of several networks spread
-    them too little (b > 1). It changes neither the location nor the shape.
+    Both are the most likely values on the calibration data, b between 0 and 4. Networks that were trained too long
+    often spread their scales too much, small ones being too small and large ones too large (b < 1); averages of several
+    networks spread them too little (b > 1). It changes neither the location nor the shape.
 
     Example:
         Errors of 1 where 0.1 was predicted, and of 2 where 10 was:
@@ -192,22 +193,23 @@ class Power(Recalibrator):
         data = data.without_wild_rows()
         log_scale = _scale_of(data.law).double().expand(data.z.shape).log()
         middle = log_scale.mean()
-        spread = log_scale.std(correction=0)
+        steps = log_scale - middle
         factor = Temperature()._fitted(data)["factor"].double()
-        varies = bool(spread > _SAME_SCALE)
-        unit = torch.where(spread > _SAME_SCALE, spread, 1.0)
-        at = torch.stack([factor.log(), torch.zeros_like(factor)]).requires_grad_()
-        if varies:
-            steps = (log_scale - middle) / unit
-            minimise(lambda: _mean_nll(data, torch.zeros(()), (at[0] + at[1] * steps).exp()), at)
-        a, b = at.detach()
-        return {"factor": a.exp(), "exponent": 1 + b / unit, "unit": middle.exp()}
+        at = torch.stack([factor.log(), torch.full_like(factor, -math.log(_LARGEST_POWER - 1))]).requires_grad_()
+        if bool(steps.abs().max() > _SAME_SCALE):
+            minimise(lambda: _mean_nll(data, torch.zeros(()), (at[0] + (_power(at[1]) - 1) * steps).exp()), at)
+        return {"factor": at.detach()[0].exp(), "exponent": _power(at.detach()[1]), "unit": middle.exp()}
 
     def _repaired(self, pred: Distribution, tensors: Mapping[str, Tensor]) -> Distribution:
         law = law_of(pred)
         scale = _scale_of(law)
         factor, exponent, unit = (tensors[name].to(scale) for name in self.tensor_names)
         return _rescaled(pred, torch.zeros(()), factor * (scale / unit).pow(exponent - 1))
+
+
+def _power(at: Tensor) -> Tensor:
+    """A power between 0 and its largest value; 1 at ``-log(largest - 1)``."""
+    return _LARGEST_POWER * torch.sigmoid(at)
 
 
 def _scale_of(law: Law) -> Tensor:

@@ -1,5 +1,6 @@
 """Tables of the Bokeh benchmark: its columns, and what stands beside them."""
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from importlib import resources
@@ -9,6 +10,7 @@ from typing import Any
 from fcal.benchmarks.bokeh.scoring import ERRORS
 from fcal.benchmarks.bokeh.settings import Settings
 from fcal.benchmarks.markdown import lines_of, spread_text
+from fcal.benchmarks.methods import Method, method_of
 from fcal.benchmarks.scoring import CRPS, ECE_Q, ECE_Z, NLL, TRAIN_S
 from fcal.benchmarks.table import Column, Row, Spread, Table, row_of
 from fcal.benchmarks.task import Result, Results
@@ -70,7 +72,12 @@ TABLE_COLUMNS = (
     ),
     TRAIN_S,
     Column(name="predict_ms", title="predict, ms", description="milliseconds of prediction", ranked=False),
-    Column(name="cost", printed=False, title="cost", description="training time relative to plain likelihood"),
+    Column(
+        name="cost",
+        title="cost",
+        description="rows times epochs of all trainings, choices included, relative to one training on all rows",
+        ranked=False,
+    ),
 )
 _BY_NAME = {column.name: column for column in TABLE_COLUMNS}
 
@@ -86,7 +93,7 @@ def bokeh_table(settings: Settings, labels: Mapping[str, str], results: Results)
     noise, regime = labels["noise"], labels["regime"]
     sizes = {split: len(Bokeh(split, settings.data(noise, regime, 0))) for split in SPLITS}
     test_images = sizes["test"] + sizes["extra"]
-    results = _with_cost(results)
+    results = _with_cost(settings, results, (sizes["train"], sizes["validation"]))
     like_the_paper = regime == "paper-like" and settings.images >= _FEWEST_IMAGES
     return Table(
         labels=labels,
@@ -185,22 +192,24 @@ def value_of(result: Result, column: str) -> Any:
     return values[0] if values else None
 
 
-def _with_cost(results: Results) -> Results:
-    """Every row with its training time relative to plain likelihood, seed by seed."""
-    plain = [value_of(result, "train_s") for result in results.get("nll", ())]
-    if not plain:
-        return results
+def _with_cost(settings: Settings, results: Results, rows: tuple[int, int]) -> Results:
+    """Every row with its cost, seed by seed."""
+    chosen = [result.get("epochs", {}).get("base") for result in results.get("nll", ())]
     return {
-        row: [_costed(result, base) for result, base in zip(repetitions, plain, strict=True)]
+        row: [
+            _costed(method_of(row), settings, rows, result, epochs)
+            for result, epochs in itertools.zip_longest(repetitions, chosen[: len(repetitions)])
+        ]
         for row, repetitions in results.items()
     }
 
 
-def _costed(result: Result, plain: float | None) -> Result:
-    seconds = value_of(result, "train_s")
-    if seconds is None or not plain:
+def _costed(method: Method, settings: Settings, rows: tuple[int, int], result: Result, epochs: int | None) -> Result:
+    """A result with its cost; ``epochs`` are those of the network that chooses for ensembles."""
+    if "columns" not in result:
         return result
-    return {**result, "columns": {**result["columns"], "cost": [seconds / plain]}}
+    cost = method.relative_cost(settings, rows, {"member_epochs": epochs, **result})
+    return {**result, "columns": {**result["columns"], "cost": [None if cost is None else round(cost, 4)]}}
 
 
 def _intervals(results: Results) -> dict[str, Any]:

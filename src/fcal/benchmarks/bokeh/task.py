@@ -41,6 +41,7 @@ class BokehTask(Task[Settings]):
     problem = BokehProblem
     rows = (
         "oracle",
+        "oob_auto",
         "deterministic",
         "nll",
         "calibration_loss",
@@ -60,7 +61,6 @@ class BokehTask(Task[Settings]):
         "ensemble_3_conformal",
         "ensemble_5_temperature",
         "ensemble_5_conformal",
-        "oob_auto",
         "oob_auto_5",
         "oob_temperature",
         "oob_conformal",

@@ -192,7 +192,7 @@ class UCIProblem(Problem):
     def out_of_bag(self, method: OutOfBag) -> Networks:
         """Networks that each leave out some rows, and what they say of these."""
         cell = bagging.bags_cell(self.fit, method)
-        result = dict(self.store.get(cell.kind, cell.config))
+        result = self.store.compute(cell, lambda _, config, store: bagging.fit_bags(config, self.splits, store))
         return Networks(
             parts=bagging.parts_of(cell, self.splits, self.store),
             seconds=result["seconds"] / self.splits.count,

@@ -1,0 +1,97 @@
+"""f-Cal from networks that overfit: accuracy against calibration, beside early stopping, decay and temperature."""
+
+import argparse
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import torch
+
+from fcal._config import read_config
+from fcal._files import atomic_path, writable_folder, write_json
+from fcal.sweeps import Cell, Record, Store
+from fcal.sweeps import run as run_cells
+from fcal_regimes.choices import summaries
+from fcal_regimes.page import differences, page, tradeoff
+from fcal_regimes.points import Config, Point, compute, forms_of, points
+
+NAME = "fcal_regimes"
+_PROVENANCE = ("commit", "cpu", "cores", "torch", "python")
+
+
+def document(config: Config, finished: Iterable[tuple[Point, Record]], trainings: Iterable[Record]) -> dict[str, Any]:
+    """Everything that page and picture show."""
+    known = list(finished)
+    records = [*(record for _, record in known), *trainings]
+    return {
+        "config": asdict(config),
+        "provenance": {name: sorted({str(record.provenance.get(name)) for record in records}) for name in _PROVENANCE},
+        "cells": len(records),
+        "hours": sum(record.seconds or 0.0 for record in records) / 3600,
+        "failed": [point.cell.name for point, record in known if record.result["status"] == "failed"],
+        "forms_of_paper": forms_of(config, detached=False),
+        "results": summaries(config, [(point, record.result) for point, record in known]),
+    }
+
+
+def write(results: Mapping[str, Any], out: Path) -> None:
+    """The document, the picture and the pages."""
+    figure = tradeoff(results)
+    with atomic_path(out / NAME / "tradeoff.png") as temporary:
+        figure.savefig(temporary, dpi=110, metadata={"Software": None}, format="png")
+    for path, text in ((out / f"{NAME}.md", page(results)), (out / NAME / "differences.md", differences(results))):
+        with atomic_path(path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    write_json(out / NAME / "results.json", results)
+
+
+def trainings_of(wanted: Iterable[Point]) -> list[Cell]:
+    """Trainings that points start from."""
+    return list(dict.fromkeys(need for point in wanted for need in point.cell.needs))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--config", type=Path, default=Path(__file__).with_name("config.toml"))
+    parser.add_argument(
+        "--out", type=Path, default=Path("docs/results"), help="folder of the page; the rest is below it"
+    )
+    parser.add_argument("--run", type=Path, default=Path("runs") / NAME, help="folder of cells and weights")
+    parser.add_argument("--collect", action="store_true", help="compute nothing: results of finished cells")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    try:
+        config = read_config(options.config, Config)
+        folder = writable_folder(options.out / NAME)
+    except (ValueError, OSError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    published = folder / "cells.jsonl"
+    store, wanted = Store(options.run / "cells", published=[published]), points(config)
+    if not options.collect:
+        outcomes = run_cells([point.cell for point in wanted], compute, store=store, workers=config.workers)
+        broken = [outcome for outcome in outcomes.values() if outcome.status == "failed"]
+        for outcome in broken:
+            sys.stderr.write(f"{outcome.cell.name}: {outcome.reason}\n")
+        if broken:
+            return 1
+    records = [(point, store.record(point.cell.kind, point.cell.config)) for point in wanted]
+    finished = [(point, record) for point, record in records if record is not None]
+    if not finished:
+        sys.stderr.write(f"expected finished cells in {options.run / 'cells'}, got none\n")
+        return 2
+    trained = [(cell, store.record(cell.kind, cell.config)) for cell in trainings_of(wanted)]
+    store.publish(published, only={*(point.cell.key for point, _ in finished), *(cell.key for cell, _ in trained)})
+    write(document(config, finished, [record for _, record in trained if record is not None]), options.out)
+    sys.stdout.write(f"{options.out / NAME}.md: {len(finished)} of {len(wanted)} points\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
