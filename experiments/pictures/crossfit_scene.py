@@ -1,5 +1,6 @@
-"""A network that knows its training rows too well, and what cross-fitting makes of its error bars."""
+"""A network that knows its training rows too well, and an out-of-bag ensemble of such networks."""
 
+import copy
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -14,8 +15,7 @@ from torch.utils.data import TensorDataset
 import fcal
 
 ROWS, NEW_ROWS = 120, 20_000
-STEPS, RATE = 900, 3e-3
-FOLDS = 5
+STAGES, STEPS, RATE = 9, 100, 3e-3
 _MANY = 1000  # rows, for which narrow bars are smooth
 _GREY, _BLUE, _ORANGE = "0.45", "#1f77b4", "#d95f02"
 
@@ -44,48 +44,50 @@ class Net(nn.Module):
         return Normal(mean, nn.functional.softplus(spread) + 1e-2)
 
 
-def fit(rows: Any) -> Net:
-    """A network trained by likelihood for far too long."""
+def fit(rows: Any, seed: int = 0) -> list[Net]:
+    """A network trained by likelihood for far too long, after each of several stages."""
     x, y = (torch.stack(column) for column in zip(*(rows[i] for i in range(len(rows))), strict=True))
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         net = Net()
     optimizer = torch.optim.Adam(net.parameters(), lr=RATE)
-    for _ in range(STEPS):
-        optimizer.zero_grad()
-        loss = -net(x).log_prob(y).mean()
-        loss.backward()
-        optimizer.step()
-    return net.eval()
+    stages = []
+    for _ in range(STAGES):
+        for _ in range(STEPS):
+            optimizer.zero_grad()
+            loss = -net(x).log_prob(y).mean()
+            loss.backward()
+            optimizer.step()
+        stages.append(copy.deepcopy(net).eval())
+    return stages
 
 
 def crossfit_picture() -> Figure:
-    """Data and error bars, then residuals of rows seen, of new rows, and of new rows after cross-fitting."""
+    """Data and error bars, then residuals of rows seen, of new rows, and of new rows by the out-of-bag ensemble."""
     seen, new = waves(ROWS, seed=1), waves(NEW_ROWS, seed=2)
-    crossfit = fcal.crossfit(fit, TensorDataset(*seen), keep="full", folds=FOLDS)
-    calibrated = crossfit.calibrated()
+    network, ensemble = fit(TensorDataset(*seen))[-1], fcal.crossfit(fit, TensorDataset(*seen)).calibrated()
     figure, axes = plt.subplots(1, 4, figsize=(13, 3.4), width_ratios=(1.5, 1, 1, 1), layout="constrained")
     with torch.no_grad():
-        _draw_bars(axes[0], seen, crossfit.full, calibrated)
+        _draw_bars(axes[0], seen, network, ensemble)
         for axis, title, model, rows in (
-            (axes[1], "rows it was trained on", crossfit.full, seen),
-            (axes[2], "new rows", crossfit.full, new),
-            (axes[3], "new rows, cross-fitted", calibrated, new),
+            (axes[1], "one network, rows it saw", network, seen),
+            (axes[2], "one network, new rows", network, new),
+            (axes[3], "out-of-bag ensemble, new rows", ensemble, new),
         ):
             _draw_residuals(axis, title, fcal.standardize(model(rows[0]), rows[1]))
     return figure
 
 
-def _draw_bars(axis: Axes, rows: tuple[Tensor, Tensor], model: Any, calibrated: Any) -> None:
+def _draw_bars(axis: Axes, rows: tuple[Tensor, Tensor], network: Any, ensemble: Any) -> None:
     x = torch.linspace(-1, 1, 400).unsqueeze(1)
-    for law, colour, label in ((calibrated(x), _ORANGE, "cross-fitted"), (model(x), _BLUE, "as trained")):
+    for law, colour, label in ((ensemble(x), _ORANGE, "out-of-bag ensemble"), (network(x), _BLUE, "one network")):
         low, high = (law.mean - 2 * law.stddev)[:, 0], (law.mean + 2 * law.stddev)[:, 0]
         axis.fill_between(x[:, 0], low, high, color=colour, alpha=0.3, linewidth=0, label=f"± 2 sd, {label}")
-    axis.plot(x[:, 0], model(x).mean[:, 0], color=_BLUE, linewidth=1.2)
+        axis.plot(x[:, 0], law.mean[:, 0], color=colour, linewidth=1.2)
     axis.plot(x[:, 0], torch.sin(4 * x[:, 0]), color="black", linewidth=0.8, linestyle="--", label="truth")
     axis.plot(rows[0][:, 0], rows[1][:, 0], ".", color=_GREY, markersize=4)
     axis.legend(fontsize="x-small", loc="lower right")
-    axis.set(title=f"{len(rows[0])} rows, one network", xlabel="input", ylabel="target", ylim=(-2.6, 2.0))
+    axis.set(title=f"{len(rows[0])} rows", xlabel="input", ylabel="target", ylim=(-2.6, 2.0))
 
 
 def _draw_residuals(axis: Axes, title: str, z: Tensor) -> None:

@@ -6,7 +6,18 @@ from typing import TYPE_CHECKING, Any
 from fcal.benchmarks.catalogue import TASKS, Entry, Option, register
 
 if TYPE_CHECKING:
-    from fcal.benchmarks.methods import METHODS, CrossFitted, CVPlus, Ensemble, Method, Repaired, Trained
+    from fcal.benchmarks.methods import (
+        METHODS,
+        CrossFitted,
+        CVPlus,
+        Ensemble,
+        HeldOutEnsemble,
+        Method,
+        OutOfBag,
+        PointEnsemble,
+        Repaired,
+        Trained,
+    )
     from fcal.benchmarks.network_problem import NetworkProblem
     from fcal.benchmarks.page import write_page
     from fcal.benchmarks.problem import Failed, Folds, HeldOut, Members, Networks, Prediction, Problem
@@ -19,7 +30,18 @@ if TYPE_CHECKING:
 
 # Where each name is: the catalogue alone is light, and the command line needs no more to say what can be typed.
 _ROOMS = {
-    "methods": ("METHODS", "CVPlus", "CrossFitted", "Ensemble", "Method", "Repaired", "Trained"),
+    "methods": (
+        "METHODS",
+        "CVPlus",
+        "CrossFitted",
+        "Ensemble",
+        "HeldOutEnsemble",
+        "Method",
+        "OutOfBag",
+        "PointEnsemble",
+        "Repaired",
+        "Trained",
+    ),
     "network_problem": ("NetworkProblem",),
     "page": ("write_page",),
     "problem": ("Failed", "Folds", "HeldOut", "Members", "Networks", "Prediction", "Problem"),
@@ -46,12 +68,15 @@ __all__ = [
     "Failed",
     "Folds",
     "HeldOut",
+    "HeldOutEnsemble",
     "Members",
     "Method",
     "NetworkProblem",
     "NetworkTrainings",
     "Networks",
     "Option",
+    "OutOfBag",
+    "PointEnsemble",
     "Prediction",
     "Problem",
     "Repaired",
