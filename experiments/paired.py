@@ -1,4 +1,4 @@
-"""Differences paired over seeds or splits, with the limits of their confidence interval by Student's t.
+"""Differences paired over seeds or splits, with their limits by Student's t, each with a confidence of 95 %.
 
 "Below" means that the upper limit of the difference is below 0, "not above" that it is below a margin.
 """
@@ -14,12 +14,12 @@ from torch.distributions import StudentT
 
 from fcal.distributions import quantile
 
-CONFIDENCE = 0.95  # of both limits of a difference together
+CONFIDENCE = 0.95  # of each limit of a difference
 
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """A mean of paired differences and the limits of its confidence interval.
+    """A mean of paired differences and its limits.
 
     Attributes:
         mean: Mean of the differences; None without pairs.
@@ -56,24 +56,24 @@ class Difference:
         return {**asdict(self), "word": self.word}
 
 
-def difference(values: Sequence[float], *, test_share: float = 0.0) -> Difference:
+def difference(values: Sequence[float], *, test_share: float = 0.0, confidence: float = CONFIDENCE) -> Difference:
     """Mean of paired differences, and its limits.
 
     Args:
         values: A difference for each seed or split.
         test_share: Test rows relative to training rows, for splits of one table. These share rows, so their differences
             vary together, and the variance of the mean is 1/n + ``test_share`` times theirs (Nadeau and Bengio, 2003).
+        confidence: Of each limit: 0.975 for an interval of 95 %.
 
     Example:
         >>> found = difference([1.0, 2.0, 3.0])
         >>> round(found.low, 3), round(found.high, 3), found.word
-        (-0.484, 4.484, 'unclear')
+        (0.314, 3.686, 'above')
     """
     count = len(values)
     if count < 2:
         return Difference(mean=values[0] if values else None, low=None, high=None, seeds=count)
-    tail = (1 - CONFIDENCE) / 2
-    df, below, above = torch.tensor([count - 1, 1 - tail, tail], dtype=torch.float64)
+    df, below, above = torch.tensor([count - 1, confidence, 1 - confidence], dtype=torch.float64)
     width = quantile(StudentT(df), below, above).item() * stdev(values) * math.sqrt(1 / count + test_share)
     mean = fmean(values)
     return Difference(mean=mean, low=mean - width, high=mean + width, seeds=count)

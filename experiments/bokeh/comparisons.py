@@ -97,11 +97,14 @@ def _beside(results: Sequence[Result], temperature: Sequence[Result], cost: Sequ
 
 
 def _held_out_z2(results: Results) -> dict[str, list[float]]:
-    """Mean squared residuals of rows that networks left out relative to those of test rows, for every training."""
+    """Mean squared residuals of rows that networks left out relative to those of test rows, for every training.
+
+    Where only a sample of the rows is left out, its mean is that of all rows, by residuals of seen rows.
+    """
     trainings = {"oof_temperature": "crossfit", "oob_auto": "bags", "oob_auto_5": "bags", "oob_mse": "bags"}
     return {
         row: [
-            result[name]["z2"]["held_out"] / result[name]["z2"]["test"]
+            result[name]["z2"]["held_out"] * result[name].get("sample_ratio", 1.0) ** 2 / result[name]["z2"]["test"]
             for result in results.get(row, ())
             if name in result
         ]

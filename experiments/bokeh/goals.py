@@ -93,8 +93,8 @@ def _accurate(tables: Sequence[Table]) -> Goal:
 
 def _without_leak(tables: Sequence[Table]) -> Goal:
     """Rows that a network left out are as new to it as test rows: pooled over all networks that leave rows out."""
-    ratios = [ratio for table in tables for ratio in table.get("held_out_z2", {}).values() for ratio in ratio]
-    found = difference([ratio - 1 for ratio in ratios])
+    ratios = [ratio for table in tables for by_seed in table.get("held_out_z2", {}).values() for ratio in by_seed]
+    found = difference([ratio - 1 for ratio in ratios], confidence=0.975)
     known = found.low is not None and found.high is not None
     held = known and found.low > -_LEAK and found.high < _LEAK  # type: ignore[operator]
     goal = f"z² of rows that networks left out as on test rows: within {_LEAK:g} of each other, pooled over all cells"

@@ -170,9 +170,9 @@ def _goals(document: Mapping[str, Any]) -> list[str]:
     introduction = (
         f"`{RECOMMENDED}` is what [`fcal.crossfit`](crossfitting.md) does by default: networks that each leave out "
         "some images predict together, and are repaired by the images they left out. It was chosen on inner splits of "
-        "training images, before any test image was looked at. Differences are paired over seeds, with the limits of "
-        "their 95 % interval by Student's t: below means that the upper limit is below 0, not above that it is below "
-        "the margin (the 95 % quantile of calibrated models less their mean). The same question on real data: "
+        "training images, before any test image was looked at. Differences are paired over seeds, with their limits by "
+        "Student's t, each with a confidence of 95 %: below means that the upper limit is below 0, not above that it "
+        "is below the margin (the 95 % quantile of calibrated models less their mean). The same question on real data: "
         "[UCI](results/uci.md), [sensors](results/sensors.md).\n"
     )
     return ["# Beyond the paper: calibration without a held-out set\n", introduction, text]

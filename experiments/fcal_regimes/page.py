@@ -138,8 +138,8 @@ def page(document: Mapping[str, Any]) -> str:
         "![Accuracy against calibration](fcal_regimes/tradeoff.png)\n",
         "Means over seeds with standard errors; small numbers are the smallest and the largest weight of f-Cal.\n",
         "## Which claims hold\n",
-        "Differences are paired over seeds; *below* means that both limits of the 95 % interval by Student's t are "
-        "below 0. "
+        "Differences are paired over seeds; *below* means that the upper limit by Student's t, with a confidence of "
+        "95 %, is below 0. "
         f"Counted over {_counted(document)}, as in the paper (mean not detached).\n",
         _claims(document),
         *(_level(document, level) for level in _levels(document)),
@@ -226,7 +226,10 @@ def _table(rows: Mapping[str, Any]) -> str:
 
 def differences(document: Mapping[str, Any]) -> str:
     """Every claim with its difference, by noise and level, as Markdown."""
-    parts = ["# Differences of f-Cal to other rows\n", "Mean over seeds and 95 % limits by Student's t, paired.\n"]
+    parts = [
+        "# Differences of f-Cal to other rows\n",
+        "Mean over seeds, and limits by Student's t with a confidence of 95 % each, paired.\n",
+    ]
     for noise, levels in document["results"].items():
         for level, results in levels.items():
             parts += [f"## {_sentence(noise)} noise, {level_title(document, level)}\n", _differences(results["claims"])]
