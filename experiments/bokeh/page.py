@@ -28,7 +28,8 @@ _RULE = (
     "Epochs and hyper-parameters are chosen by the negative log-likelihood of the validation images, three "
     "candidates for every method (the deterministic network by its accuracy). Post-hoc methods are fitted to the "
     "same validation images. Networks that leave images out (rows `oob_...`, `oof_...`) choose their epochs by the "
-    "likelihood, after one factor, of the images that the others left out. `train_s` is the training of the chosen candidate with what it starts from, "
+    "likelihood, after one factor, of the images that the others left out. `train_s` is the training of the chosen "
+    "candidate with what it starts from, "
     "`predict_ms` one image; both are processor time of one thread. Floors take residuals as independent; the two "
     "of an image are not quite, which makes bands of ECE(q) up to a sixth too narrow.\n"
 )

@@ -182,9 +182,7 @@ def test_weights_that_are_lost_are_trained_again(store, done, tmp_path):
 def test_sections_show_what_is_known(done):
     (table,) = with_comparisons(done).tables
     shown = dict(sections(table))
-    (against,) = [
-        text for sentence, text in shown.items() if sentence.startswith("Rows of networks that leave images out")
-    ]
+    (against,) = [text for sentence, text in shown.items() if sentence.startswith("Rows of networks that leave")]
     assert against.count("\n") == 2 + 6
     assert "cv_plus" in shown["Central intervals:"]
     assert "oof_fcal_strata" in shown["By size of the predicted sigma, eight strata:"]
