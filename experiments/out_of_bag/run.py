@@ -20,7 +20,7 @@ from fcal.benchmarks import METHODS, Datasets, NetworkProblem, Table, Task, benc
 from fcal.benchmarks.bokeh.problem import BokehTrainings, splits_of
 from fcal.benchmarks.bokeh.settings import PRESETS, Settings
 from fcal.benchmarks.markdown import results_markdown
-from fcal.benchmarks.methods import OutOfBag
+from fcal.benchmarks.method_kinds import OutOfBag
 from fcal.crossfitting import Bags
 from fcal.data import BokehConfig
 from fcal.sweeps import Store

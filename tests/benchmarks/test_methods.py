@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch.distributions import Normal
 
-from fcal.benchmarks.methods import METHODS, CVPlus, Ensemble, Repaired, Trained, method_of, row_styles
+from fcal.benchmarks.method_kinds import CVPlus, Ensemble, Repaired, Trained
+from fcal.benchmarks.methods import METHODS, method_of, row_styles
 from fcal.benchmarks.problem import Folds, HeldOut, Members, Networks, Problem
 
 

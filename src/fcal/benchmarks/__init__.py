@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 from fcal.benchmarks.catalogue import TASKS, Entry, Option, register
 
 if TYPE_CHECKING:
-    from fcal.benchmarks.methods import (
-        METHODS,
+    from fcal.benchmarks.method_kinds import (
         CrossFitted,
         CVPlus,
         Ensemble,
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
         Repaired,
         Trained,
     )
+    from fcal.benchmarks.methods import METHODS
     from fcal.benchmarks.network_problem import NetworkProblem
     from fcal.benchmarks.page import write_page
     from fcal.benchmarks.problem import Failed, Folds, HeldOut, Members, Networks, Prediction, Problem
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 # Where each name is: the catalogue alone is light, and the command line needs no more to say what can be typed.
 _ROOMS = {
-    "methods": (
-        "METHODS",
+    "methods": ("METHODS",),
+    "method_kinds": (
         "CVPlus",
         "CrossFitted",
         "Ensemble",

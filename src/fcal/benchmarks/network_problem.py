@@ -10,8 +10,7 @@ from torch.distributions import Distribution
 
 from fcal import models
 from fcal._datasets import get_batch
-from fcal.benchmarks.methods import (
-    METHODS,
+from fcal.benchmarks.method_kinds import (
     CrossFitted,
     CVPlus,
     Ensemble,
@@ -23,6 +22,7 @@ from fcal.benchmarks.methods import (
     Trained,
     is_base,
 )
+from fcal.benchmarks.methods import METHODS
 from fcal.benchmarks.problem import Failed, HeldOut, Members, Networks, Options, Prediction, Problem
 from fcal.benchmarks.scoring import score, shortened
 from fcal.benchmarks.training_cells import Budget, TrainingCells

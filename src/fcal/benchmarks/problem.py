@@ -12,7 +12,7 @@ from fcal.crossfitting import CrossFit
 from fcal.sweeps import Cell, Store
 
 if TYPE_CHECKING:
-    from fcal.benchmarks.methods import Method, OutOfBag, Trained
+    from fcal.benchmarks.method_kinds import Method, OutOfBag, Trained
 
 Options = Mapping[str, Any]  # of a training objective, with its name
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Generic
 
-from fcal.benchmarks.methods import RECOMMENDED, Method, method_of
+from fcal.benchmarks.method_kinds import Method
+from fcal.benchmarks.methods import RECOMMENDED, method_of
 from fcal.benchmarks.problem import Failed, Prediction, Problem
 from fcal.benchmarks.table import CRASHED, DONE, FAILED, MISSING, Table
 from fcal.benchmarks.task import Result, Results, Settings, Task

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from fcal._checks import check_integer, check_number
-from fcal.benchmarks.methods import Trained, is_base
+from fcal.benchmarks.method_kinds import Trained, is_base
 from fcal.benchmarks.problem import Options
 from fcal.benchmarks.trainings import NetworkTrainings, training_cell
 from fcal.crossfitting import Bags

@@ -2,7 +2,8 @@
 
 from fcal.crossfitting.fitting import chosen_stages, scaled_nll
 from fcal.crossfitting.held_out import cv_plus, error_ratio, levelled
-from fcal.crossfitting.out_of_bag import Bags, Judged, OutOfBag, judged
+from fcal.crossfitting.judging import Judged, judged
+from fcal.crossfitting.out_of_bag import Bags, OutOfBag
 from fcal.crossfitting.procedure import CrossFit, WithScales, crossfit
 from fcal.crossfitting.recentering import Centered, location_of, recentred
 from fcal.crossfitting.repairing import Calibrated, usual_repair

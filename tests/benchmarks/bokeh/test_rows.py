@@ -22,7 +22,8 @@ from fcal.benchmarks.bokeh.problem import BokehProblem, splits_of
 from fcal.benchmarks.bokeh.scoring import COLUMNS, other_grids, scored
 from fcal.benchmarks.bokeh.tables import bokeh_table, paper_numbers
 from fcal.benchmarks.bokeh.task import BOKEH
-from fcal.benchmarks.methods import METHODS, Trained, method_of
+from fcal.benchmarks.method_kinds import Trained
+from fcal.benchmarks.methods import METHODS, method_of
 from fcal.benchmarks.network_problem import candidate_record, chosen
 from fcal.sweeps import Store
 

@@ -15,7 +15,8 @@ from torch.distributions import Normal, StudentT
 
 import fcal
 from fcal.benchmarks.markdown import results_markdown
-from fcal.benchmarks.methods import METHODS, CrossFitted, Repaired, Trained
+from fcal.benchmarks.method_kinds import CrossFitted, Repaired, Trained
+from fcal.benchmarks.methods import METHODS
 from fcal.benchmarks.runner import benchmark, collect, plan, row_cell
 from fcal.benchmarks.sensors.readings import read_gnss, read_landmarks, read_laser
 from fcal.benchmarks.sensors.settings import TABLES, Settings

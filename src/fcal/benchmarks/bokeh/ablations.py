@@ -12,7 +12,8 @@ from fcal._registry import Registry
 from fcal.benchmarks.bokeh.problem import BokehTrainings, labels_of
 from fcal.benchmarks.bokeh.scoring import COLUMNS, scored
 from fcal.benchmarks.bokeh.settings import Settings
-from fcal.benchmarks.methods import METHODS, Trained
+from fcal.benchmarks.method_kinds import Trained
+from fcal.benchmarks.methods import METHODS
 from fcal.benchmarks.problem import Options
 from fcal.benchmarks.training_cells import TrainingCells
 from fcal.data import BokehConfig

@@ -12,7 +12,7 @@ from torch.distributions import Distribution
 from fcal._datasets import BatchConcat
 from fcal.benchmarks.bokeh.scoring import LEVEL, by_sigma, gallery, interval, other_grids, scored
 from fcal.benchmarks.bokeh.settings import Settings
-from fcal.benchmarks.methods import Method
+from fcal.benchmarks.method_kinds import Method
 from fcal.benchmarks.network_problem import NetworkProblem
 from fcal.benchmarks.problem import Prediction
 from fcal.benchmarks.scoring import central_interval, milliseconds

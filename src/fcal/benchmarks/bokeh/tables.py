@@ -10,7 +10,8 @@ from typing import Any
 from fcal.benchmarks.bokeh.scoring import ERRORS
 from fcal.benchmarks.bokeh.settings import Settings
 from fcal.benchmarks.markdown import lines_of, spread_text
-from fcal.benchmarks.methods import Method, method_of
+from fcal.benchmarks.method_kinds import Method
+from fcal.benchmarks.methods import method_of
 from fcal.benchmarks.scoring import CRPS, ECE_Q, ECE_Z, NLL, TRAIN_S
 from fcal.benchmarks.table import Column, Row, Spread, Table, row_of
 from fcal.benchmarks.task import Result, Results

@@ -8,7 +8,8 @@ from fcal.benchmarks.bokeh import ablations, tables
 from fcal.benchmarks.bokeh.problem import BokehProblem
 from fcal.benchmarks.bokeh.scoring import GALLERY
 from fcal.benchmarks.bokeh.settings import PRESETS, Settings
-from fcal.benchmarks.methods import ALL_ROWS, METHODS, Trained
+from fcal.benchmarks.method_kinds import Trained
+from fcal.benchmarks.methods import ALL_ROWS, METHODS
 from fcal.benchmarks.problem import Problem
 from fcal.benchmarks.table import Table
 from fcal.benchmarks.task import Results, Task

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Normal
 
 import fcal
-from fcal.benchmarks.methods import CrossFitted, Method, Trained
+from fcal.benchmarks.method_kinds import CrossFitted, Method, Trained
 from fcal.benchmarks.problem import Failed, HeldOut, Networks, Options, Prediction, Problem
 from fcal.benchmarks.sensors import trainings
 from fcal.benchmarks.sensors.networks import predicted

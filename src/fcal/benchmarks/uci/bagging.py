@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Normal
 
-from fcal.benchmarks.methods import OutOfBag
+from fcal.benchmarks.method_kinds import OutOfBag
 from fcal.benchmarks.problem import HeldOut
 from fcal.benchmarks.trainings import WEIGHTS, training_cell
 from fcal.benchmarks.uci.settings import Schedule

@@ -12,7 +12,7 @@ from torch.distributions import Normal
 
 import fcal
 from fcal.benchmarks import scoring
-from fcal.benchmarks.methods import CrossFitted, CVPlus, Ensemble, Method, OutOfBag, Trained
+from fcal.benchmarks.method_kinds import CrossFitted, CVPlus, Ensemble, Method, OutOfBag, Trained
 from fcal.benchmarks.problem import Folds, HeldOut, Members, Networks, Options, Prediction, Problem
 from fcal.benchmarks.uci import bagging, trainings
 from fcal.benchmarks.uci.settings import Schedule, Settings
