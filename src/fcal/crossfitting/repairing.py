@@ -19,6 +19,7 @@ from fcal.scores import nll
 
 _ENOUGH_FOR_SHAPE = 200  # targets
 _FOLDS = 5
+_MOST_COMPARED = 200_000  # targets: more would not change the choice
 
 
 class Calibrated(nn.Module):
@@ -100,6 +101,7 @@ def usual_repair(held_out: Distribution, target: Tensor, valid_mask: Tensor | No
         return recalibration.Temperature()
     counts &= tame(standardize(held_out, target, valid_mask=valid_mask))
     order = torch.randperm(len(target), generator=torch.Generator().manual_seed(0))
+    order = order[: max(_FOLDS, _MOST_COMPARED * len(target) // target.numel())]
     folds = [rows for rows in order.tensor_split(_FOLDS) if bool(counts[rows].any())]
 
     def nll_of(repair: Recalibrator) -> float:
