@@ -29,7 +29,7 @@ from fcal.sweeps import Store
 SMALL = Settings(
     tables=("range", "gnss"), rows=500, folds=2, inner_folds=2, hidden=8, steps=40, tune_steps=5, batch=128
 )
-ROWS = ["stated", "nll", "temperature", "oof_temperature", "oof_nll", "oof_fcal"]
+ROWS = ["stated", "nll", "temperature", "oob_auto", "oof_temperature", "oof_nll", "oof_fcal"]
 COLUMNS = ["rmse", "ll", "crps", "ece_z", "ece_q", "coverage", "z2"]
 
 
@@ -190,9 +190,9 @@ def test_address_has_all_that_changes_a_number_and_neither_names_nor_the_source(
     assert keys(SMALL) == before
     assert not set(keys(dataclasses.replace(SMALL, df=10))) & set(before)
     monkeypatch.setitem(TABLES._entries, "range", dataclasses.replace(other, inputs=("distance",)))
-    assert [a == b for a, b in zip(keys(SMALL), before, strict=True)] == [True] + 5 * [False] + 6 * [True]
+    assert [a == b for a, b in zip(keys(SMALL), before, strict=True)] == [True] + 6 * [False] + 7 * [True]
     longer = keys(dataclasses.replace(SMALL, tune_steps=6, tables=("gnss",)))
-    assert [a == b for a, b in zip(longer, before[6:], strict=True)] == 4 * [True] + 2 * [False]
+    assert [a == b for a, b in zip(longer, before[7:], strict=True)] == 5 * [True] + 2 * [False]
 
 
 def test_markdown_has_every_row_and_the_verdict_of_families(done):

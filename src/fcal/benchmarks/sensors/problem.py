@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Normal
 
 import fcal
-from fcal.benchmarks.method_kinds import CrossFitted, Method, Trained
+from fcal.benchmarks.method_kinds import CrossFitted, Method, OutOfBag, Trained
 from fcal.benchmarks.problem import Failed, HeldOut, Networks, Options, Prediction, Problem
 from fcal.benchmarks.sensors import trainings
 from fcal.benchmarks.sensors.networks import predicted
@@ -77,6 +77,8 @@ class SensorsProblem(Problem):
 
     def _own_cells(self, method: Method) -> list[Cell]:
         """Trainings of one method alone, fold by fold."""
+        if isinstance(method, OutOfBag):
+            return [trainings.bags_cell(cell, method) for cell in self.fold_cells]
         if isinstance(method, CrossFitted) and method.scales is not None:
             return self._scales_cells(method.scales, method.batch)
         if not isinstance(method, Trained) or method.deterministic or method.candidates[0]["name"] == "nll":
@@ -147,6 +149,15 @@ class SensorsProblem(Problem):
             test = fold.on_test(WithScales(networks.crossfit.full, error_bars))
             parts.append(HeldOut(pred=None, target=None, test=test))
         return Networks(parts=parts, seconds=self._seconds([*self.fold_cells, *cells]))
+
+    def out_of_bag(self, method: OutOfBag) -> Networks:
+        """Networks that each leave out some stretches, and what they say of these."""
+        cells, parts = self._own_cells(method), []
+        for number, cell in enumerate(cells):
+            fold = self.fold(number)
+            bags = trainings.bags_of(cell, self.store, fold)
+            parts.append(HeldOut(pred=bags.held_out, target=bags.target, test=fold.on_test(bags.ensemble)))
+        return Networks(parts=parts, seconds=self._seconds(cells))
 
     def _trained_folds(self) -> Iterator[tuple[Fold, FoldNetworks]]:
         for number, cell in enumerate(self.fold_cells):

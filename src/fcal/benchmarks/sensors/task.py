@@ -53,7 +53,7 @@ class SensorsTask(Task[Settings]):
     )
     problem = SensorsProblem
     version = trainings.VERSION
-    rows = ("stated", "nll", "temperature", "oof_temperature", "oof_nll", "oof_fcal")
+    rows = ("stated", "nll", "temperature", "oob_auto", "oof_temperature", "oof_nll", "oof_fcal")
     changes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "oof_fcal": {"scales": {"name": "fcal", "divergence": "kl", "lam": 0.5}, "batch": 0}
     }

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from fcal._datasets import get_batch
+from fcal.benchmarks.method_kinds import OutOfBag as OutOfBagMethod
 from fcal.benchmarks.problem import Options
 from fcal.benchmarks.sensors.networks import (
     AT_ONCE,
@@ -27,12 +28,12 @@ from fcal.benchmarks.sensors.networks import (
 from fcal.benchmarks.sensors.readings import Readings
 from fcal.benchmarks.sensors.settings import NORMAL, SensorTable, Settings
 from fcal.benchmarks.trainings import in_order, load_networks, save_networks, seeded, training_cell
-from fcal.crossfitting import CrossFit, crossfit
+from fcal.crossfitting import CrossFit, OutOfBag, crossfit
 from fcal.data.folds import fold_numbers
 from fcal.selection import select_family
 from fcal.sweeps import Cell, Store
 
-FOLD, FIT, SCALES = "sensors-fold", "sensors-fit", "sensors-scales"
+FOLD, FIT, SCALES, BAGS = "sensors-fold", "sensors-fit", "sensors-scales", "sensors-bags"
 VERSION = 1  # part of every address; increase it when the same config gives different numbers
 TRAINING = ("rows", "folds", "inner_folds", "hidden", "steps", "rate", "batch", "seed")  # settings of a fold's networks
 TUNING = ("tune_steps", "tune_rate", "tune_batch")  # settings of networks of error bars
@@ -103,19 +104,22 @@ class Fold:
             batch_size=AT_ONCE,
         )
 
-    def network(self, batch: Mapping[str, Tensor], family: str) -> StateNetwork:
+    def bags(self, fit: Callable[..., Any], cost: int) -> OutOfBag:
+        """Networks that each leave out some stretches of the training rows."""
+        return crossfit(fit, self.rows, cost=cost, groups=self.groups, seed=self.settings.seed, batch_size=AT_ONCE)
+
+    def network(self, batch: Mapping[str, Tensor], family: str, seed: int = 0) -> StateNetwork:
         """A network that is not trained, in the units of a batch."""
         hidden, corrects = self.settings.hidden, self.table.corrects
-        with seeded(self.settings.seed):
+        with seeded(self.settings.seed + seed):
             return StateNetwork(batch["input"], batch["target"], hidden=hidden, family=family, corrects=corrects)
 
-    def fit(self, rows: Any, family: str, loss: Loss = likelihood) -> StateNetwork:
-        """A trained network."""
+    def fit(self, rows: Any, family: str, loss: Loss = likelihood, seed: int = 0) -> StateNetwork:
+        """A trained network; ``seed`` is that of one among several."""
         settings, batch = self.settings, get_batch(rows, list(range(len(rows))))
-        network = self.network(batch, family)
-        optimize(
-            network, batch, loss, steps=settings.steps, rate=settings.rate, size=settings.batch, seed=settings.seed
-        )
+        network = self.network(batch, family, seed)
+        steps, rate, size = settings.steps, settings.rate, settings.batch
+        optimize(network, batch, loss, steps=steps, rate=rate, size=size, seed=settings.seed + seed)
         return network
 
     def load(self, store: Store, kind: str, config: Mapping[str, Any], families: Sequence[str]) -> list[StateNetwork]:
@@ -170,6 +174,18 @@ def scales_cell(fold: Cell, options: Options, settings: Settings, batch: int) ->
     return training_cell(SCALES, config, needs=(fold,), affinity=fold.affinity, label=label)
 
 
+def bags_cell(fold: Cell, method: OutOfBagMethod) -> Cell:
+    """The training of a fold's out-of-bag ensemble."""
+    config = {
+        "version": VERSION,
+        "fold": fold.config,
+        "objective": dict(method.objective),
+        "cost": method.cost,
+    }
+    label = f"out-of-bag ensemble, cost {method.cost}, {fold.label}"
+    return training_cell(BAGS, config, needs=(fold,), affinity=fold.affinity, label=label)
+
+
 def train(kind: str, config: Mapping[str, Any], store: Store, fold: Fold) -> dict[str, Any]:
     """Train networks of a fold: weights become an artifact, the family and the seconds are the result."""
     start = time.process_time()
@@ -179,6 +195,10 @@ def train(kind: str, config: Mapping[str, Any], store: Store, fold: Fold) -> dic
     elif kind == FIT:
         family = store.get(FOLD, config["fold"])["family"]
         networks = [fold.fit(fold.rows, family, loss_of(config["objective"]))]
+    elif kind == BAGS:
+        family, loss = store.get(FOLD, config["fold"])["family"], loss_of(config["objective"])
+        networks = list(fold.bags(lambda rows, seed: fold.fit(rows, family, loss, seed), config["cost"]).members)
+        result["members"] = len(networks)
     else:
         networks = [_train_scales(config, fold, networks_of(config["fold"], store, fold).crossfit)]
     save_networks(store, kind, config, networks)
@@ -249,6 +269,12 @@ def networks_of(config: Mapping[str, Any], store: Store, fold: Fold) -> FoldNetw
         held_out=held_out,
         by_family=full | dict(zip(further, networks, strict=True)),
     )
+
+
+def bags_of(cell: Cell, store: Store, fold: Fold) -> OutOfBag:
+    """The out-of-bag ensemble of a fold, from stored weights."""
+    family, members = store.get(FOLD, cell.config["fold"])["family"], store.get(BAGS, cell.config)["members"]
+    return fold.bags(in_order(fold.load(store, BAGS, cell.config, [family] * members)), cell.config["cost"])
 
 
 def network_of(cell: Cell, store: Store, fold: Fold) -> StateNetwork:
