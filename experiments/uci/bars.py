@@ -163,7 +163,8 @@ def bars_sentences(bars: Mapping[str, Any], network: str) -> list[str]:
         if numbers["tables"]:
             sentences.append(
                 f"{network}: `{row}` has at least the log-likelihood of `{numbers['ensemble']}` on "
-                f"{numbers['at_or_above']} of {numbers['tables']} tables (by the limits of the paired difference, corrected for splits that share "
+                f"{numbers['at_or_above']} of {numbers['tables']} tables (by the limits of the paired "
+                "difference, corrected for splits that share "
                 f"rows: above on {numbers['clearly_above']}, below on {numbers['clearly_below']}), and an ECE(q) of "
                 f"all splits together not above temperature scaling's on {numbers['calibrated']}; the goal is "
                 f"{numbers['bar']} of 8 each."
