@@ -15,7 +15,7 @@ from fcal._checks import check_integer
 from fcal._files import atomic_path, provenance, writable_folder, write_json
 from fcal.benchmarks import TASKS, Benchmark, Task, benchmark, preset
 from fcal.benchmarks.markdown import floor_lines, spread_text
-from fcal.benchmarks.methods import row_styles
+from fcal.benchmarks.methods import RECOMMENDED, row_styles
 from fcal.benchmarks.page import write_page
 from fcal.benchmarks.runner import plan
 from fcal.benchmarks.table import DONE, FAILED, Column, Table
@@ -144,6 +144,8 @@ def _print(done: Benchmark[Any]) -> None:
     notes = [*footnotes(columns, columns), *footnotes(row_styles(rows), rows)]
     if any(table.seeds == 1 for table in done.tables):
         notes.append(ONE_SEED)
+    if RECOMMENDED in rows:
+        notes.append(f"{RECOMMENDED} is the recommended row: what fcal.crossfit does by default, docs/crossfitting.md.")
     for note in notes:
         console.print(Text(note, "dim"))
 
@@ -166,7 +168,8 @@ def _grid(task: Task[Any], table: Table, *, spread: bool) -> Grid:
         column.justify = "right"
     for name, row in table.rows.items():
         values = [spread_text(column, row.columns[column.name], task.error if spread else "") for column in columns]
-        grid.add_row(name, *values, style="yellow" if row.status != DONE else "")
+        style = "yellow" if row.status != DONE else "bold" if name == table.details.get("recommended") else ""
+        grid.add_row(name, *values, style=style)
     grid.add_section()
     further = [[text.strip("*") for text in line] for line in task.beside(table)]
     for line in (*floor_lines(columns, table, "calibrated model", "95 % below"), *further):
