@@ -247,7 +247,7 @@ def test_judged_is_the_brute_force_formula(members, judges, outputs):
 
 
 def test_judged_without_rows_of_two_judges_takes_the_disagreement_on_rows_that_networks_have_seen():
-    preds, left_out, target = small_case(judges=1)
+    preds, left_out, target = small_case(rows=200, judges=1)
     left_out = left_out & (left_out.sum(0) == 1)
     check_brute_force(preds, left_out, target, torch.ones_like(target, dtype=torch.bool))
     assert math.isnan(judged(preds, left_out, target).disagreement)
@@ -466,7 +466,7 @@ def test_members_are_those_of_least_squares_on_their_rows(result):
 def test_folds_leave_out_one_part_each():
     result = fcal.crossfit(fit_line, noisy_line(110), folds=5)
     assert result.bags == Bags(members=5, leave_out=0.2)
-    assert result.left_out.sum(1).tolist() == [22] * 5
+    assert all(abs(count - 22) <= 1 for count in result.left_out.sum(1).tolist())
     assert result.bags.cost == pytest.approx(4)
 
 
@@ -706,7 +706,7 @@ def test_diverged_network_is_trained_again_with_another_seed_and_recorded(result
 
 def test_diverged_networks_are_refused_after_three_attempts():
     with pytest.raises(ValueError, match="expected networks that all converge, got 1 of 4 that diverged: number 2$"):
-        fcal.crossfit(nan_for(2, 102, 202), noisy_line(60))
+        fcal.crossfit(nan_for(2, 1_000_002, 2_000_002), noisy_line(60))
 
 
 def without_seed(fit):
@@ -752,8 +752,49 @@ def test_network_with_a_nan_prediction_for_a_row_that_it_has_seen_is_refused():
 
         return predict
 
-    with pytest.raises(ValueError, match="expected networks with finite predictions, got others of number"):
+    with pytest.raises(ValueError, match="expected networks that all converge, got . of 4 that diverged"):
         fcal.crossfit(fit, data)
+
+
+def test_disagreement_is_bounded_by_the_errors_of_the_judges():
+    """A level that few rows make far too large does not turn into error bars that are far too small."""
+    generator = torch.Generator().manual_seed(0)
+    left_out = left_out_rows(400, members=4, share=0.25)
+    means = [0.1 * torch.randn(400, generator=generator, dtype=torch.float64) for _ in range(4)]
+    for row in (left_out.sum(0) == 2).nonzero().squeeze(1).tolist():  # far apart, and right on average
+        for sign, member in zip((1, -1), left_out[:, row].nonzero().squeeze(1).tolist(), strict=True):
+            means[member][row] += 10 * sign
+    target = torch.randn(400, generator=generator, dtype=torch.float64)
+    result = judged([Normal(mean, torch.ones_like(mean)) for mean in means], left_out, target)
+    assert result.error_ratio > 0.5
+    assert float(result.pred.variance.median()) < 2.5
+
+
+def test_networks_that_know_seen_rows_by_heart_tell_nothing_about_single_rows():
+    """Means of networks that have seen a row differ by rounding alone: the variance is the pooled one on all rows."""
+    generator = torch.Generator().manual_seed(0)
+    left_out = left_out_rows(2000, members=4, share=0.25)
+    target = torch.randn(2000, generator=generator, dtype=torch.float64)
+    noise = [torch.randn(2000, generator=generator, dtype=torch.float64) for _ in range(8)]
+    means = [
+        torch.where(out, 0.5 * a, target + 1e-9 * b) for out, a, b in zip(left_out, noise[:4], noise[4:], strict=True)
+    ]
+    result = judged([Normal(mean, torch.ones_like(mean)) for mean in means], left_out, target)
+    single = left_out.sum(0)[result.rows] == 1
+    variances = result.pred.variance[single]
+    torch.testing.assert_close(variances, variances.mean().expand_as(variances))
+
+
+def test_a_group_that_is_noisier_than_others_is_no_divergence():
+    x = torch.linspace(-1, 1, 400, dtype=torch.float64).unsqueeze(1)
+    groups = torch.arange(400) % 8
+    noise = torch.randn(400, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    y = x + torch.where(groups == 0, 3.0, 0.3)[:, None] * noise
+    assert fcal.crossfit(fit_line, TensorDataset(x, y), groups=groups).retrained == ()
+
+
+def test_calibrated_model_is_in_evaluation_mode():
+    assert not fcal.crossfit(fit_line, noisy_line(60)).calibrated().model.training
 
 
 # Bad input.
@@ -777,9 +818,9 @@ def never(_):
         (60, {"seed": -1}, "expected `seed` >= 0, got -1"),
         (60, {"workers": 0}, r"expected `workers` within \[1, 256\], got 0"),
         (60, {"batch_size": 0}, "expected `batch_size` >= 1, got 0"),
-        (20, {}, "expected at least 20 targets in rows that are left out, got 18"),
+        (20, {}, "expected at least 20 targets in rows that are left out, got 13"),
         (60, {"folds": 70}, "expected rows for every one of 70 networks to leave out, got too few"),
-        (60, {"bags": Bags(members=4, leave_out=0.5)}, "expected `share` at most 0.275 for 4 networks"),
+        (60, {"bags": Bags(members=4, leave_out=0.5)}, "expected `share` at most 0.375 for 4 networks"),
         (60, {"groups": [0] * 55 + [1, 2, 3, 4, 5]}, "got a network with 5: a group is too large to be left out"),
         (60, {"groups": [0] * 20 + [1] * 40}, "expected groups for every one of 4 networks to leave out, got too few"),
         (60, {"groups": [0] * 59}, "expected `groups` with one entry for each of 60 rows"),

@@ -171,7 +171,7 @@ def held_out_score(model: Any, held_out: Any, batch_size: int) -> float:
 
 
 def diverged(curves: Tensor) -> list[int]:
-    """Numbers of the networks whose best stage is more than a nat behind that of the median network.
+    """Numbers of the networks whose best score is more than a nat behind that of the median network.
 
     Args:
         curves: As for :func:`chosen_stages`.
@@ -200,8 +200,9 @@ def chosen_stages(curves: Tensor) -> list[int]:
     numbers = torch.arange(len(curves))
     chosen = []
     for number in numbers.tolist():
-        others = curves[numbers != number].sum(0)
-        chosen.append(int(torch.where(curves[number].isfinite(), others, torch.inf).argmin()))
+        own = curves[number].isfinite()
+        others = torch.where(own, curves[numbers != number].sum(0), torch.inf)
+        chosen.append(int((others if bool(others.isfinite().any()) else curves[number]).argmin()))
     return chosen
 
 

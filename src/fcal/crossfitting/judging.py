@@ -17,6 +17,8 @@ from fcal.models.ensembles import mixture
 
 _SMALLEST_RATIO = 0.25  # of the squared errors: beyond it, disagreement is no correction any more
 _STEPS = 60
+_LARGEST_PART = 0.6  # of the squared errors of a network, for the disagreement of networks
+_LARGEST_DISAGREEMENT = 10.0  # on unseen rows relative to seen ones: beyond it, networks know what they have seen
 _WINSOR = 35.0  # medians of a squared normal residual: four standard deviations
 _LARGEST_STEP = 1.2  # ratio of squared residuals, from the variance of one network to the mean of two
 _LARGEST_CHANGE = 0.5  # of the mean square, by the sample of judged rows
@@ -104,7 +106,7 @@ def judged(
     moments = _Moments.of(preds, out)
     error = target.to(moments.center) - moments.center
     usual = tame(torch.where(counts[rows], error / moments.spread.sqrt(), torch.nan))
-    ratio, level, disagreement = moments.disagreement(usual)
+    ratio, level, disagreement = moments.disagreement(error, usual)
     added = disagreement * (1 - 1 / len(preds))
     steadier = _steadiness(preds, out, target, added, usual) ** (1 / moments.count - 1 / len(preds))
     variance = (moments.spread + added) * steadier
@@ -127,7 +129,7 @@ def judged(
 def has_normal_moments(preds: Sequence[Distribution]) -> bool:
     """Whether the mixture of predictions is summarised by its mean and variance: a real line, and finite moments."""
     return all(has_location(pred) and not pred.event_shape for pred in preds) and all(
-        bool(value.isfinite().all()) for pred in preds for value in (pred.mean, pred.variance)
+        bool(value.isfinite().all()) for pred in preds for value in (pred.mean, pred.stddev)
     )
 
 
@@ -153,27 +155,37 @@ class _Moments:
 
     @classmethod
     def of(cls, preds: Sequence[Distribution], out: Tensor) -> "_Moments":
-        means = torch.stack([pred.mean.double() for pred in preds])
-        variances = torch.stack([pred.variance.double() for pred in preds])
+        means, variances = _means_and_variances(preds)
         judging = out.to(means.device).double().reshape(out.shape + (1,) * (means.dim() - 2)).expand(means.shape)
         count, center, unseen = _mean_and_variance(means, judging)
         _, _, seen = _mean_and_variance(means, 1 - judging)
         return cls(len(preds), count, center, (judging * variances).sum(0) / count, unseen, seen)
 
-    def disagreement(self, usual: Tensor) -> tuple[float, float, Tensor]:
+    def disagreement(self, error: Tensor, usual: Tensor) -> tuple[float, float, Tensor]:
         """Ratio of the two variances, their level relative to the spread on unseen rows, and the variance on each row.
 
-        The first two are pooled; the last one is as if no network had seen the row.
+        The first two are pooled; the last one is as if no network had seen the row. The level is at most what squared
+        errors of the judging networks leave room for: estimated from few rows, it may be far too large. Networks that
+        agree on what they have seen, because they know it by heart, tell nothing about single rows.
         """
         unseen, seen = (_pooled(variance / self.spread, usual) for variance in (self.unseen, self.seen))
         ratio = unseen / seen if seen > 0 else math.nan
         level = unseen if math.isfinite(unseen) else seen if math.isfinite(seen) else 0.0
-        by_seen, degrees_seen = self.seen * (level / seen if seen > 0 else 1.0), self.members - self.count - 1
+        most = _pooled(error.square() / self.spread, usual)
+        level = min(level, _LARGEST_PART * most) if math.isfinite(most) else level
+        telling = seen > 0 and not unseen > _LARGEST_DISAGREEMENT * seen  # also where only one of them is known
+        by_seen = self.seen * (level / seen) if telling else torch.full_like(self.seen, torch.nan)
         known = by_seen.isfinite()
-        by_row = torch.where(known, by_seen, self.unseen).nan_to_num()
-        degrees = torch.where(known, degrees_seen, self.count - 1).clamp(min=0)
+        by_row = torch.where(known, by_seen, self.unseen * (level / unseen if unseen > 0 else 1.0)).nan_to_num()
+        degrees = torch.where(known, self.members - self.count - 1, self.count - 1).clamp(min=0)
         weight = (degrees / (self.members - 1)).sqrt()
         return ratio, level, weight * by_row + (1 - weight) * level * self.spread
+
+
+def _means_and_variances(preds: Sequence[Distribution]) -> tuple[Tensor, Tensor]:
+    """Predicted means and variances, in float64 before anything is squared."""
+    means = torch.stack([pred.mean.double() for pred in preds])
+    return means, torch.stack([pred.stddev.double().square() for pred in preds])
 
 
 def _mean_and_variance(means: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -210,7 +222,7 @@ def _steadiness(preds: Sequence[Distribution], out: Tensor, target: Tensor, adde
     Predicted variances vary from one network to the next, and the mean of reciprocals is larger than the reciprocal of
     the mean, unless variances vary as the errors do. Measured on the rows that two networks left out or more.
     """
-    means, variances = (torch.stack([getattr(pred, name).double() for pred in preds]) for name in ("mean", "variance"))
+    means, variances = _means_and_variances(preds)
     judging = out.to(means.device).reshape(out.shape + (1,) * (means.dim() - 2)).expand(means.shape).double()
     count = judging.sum(0)
     rows = usual & (count > 1)
@@ -235,7 +247,7 @@ def _seen_squares(preds: Sequence[Distribution], left_out: Tensor, target: Tenso
     total, count = torch.zeros(target.shape, dtype=torch.float64), torch.zeros(target.shape, dtype=torch.float64)
     for pred, out in zip(preds, left_out, strict=True):
         seen = per_target(~out, target).to(pred.mean.device)
-        square = (target.double() - pred.mean.double()).square() / pred.variance.double()
+        square = ((target.double() - pred.mean.double()) / pred.stddev.double()).square()
         total = total.to(square.device) + torch.where(seen, square, 0.0)
         count = count.to(square.device) + seen
     return total / count

@@ -1,5 +1,6 @@
 """Out-of-bag ensembles: networks that each leave out some rows, predict together, and judge the rows they left out."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -26,15 +27,16 @@ from fcal.crossfitting.fitting import (
 from fcal.crossfitting.held_out import check_same_targets, counted, elementwise, is_finite
 from fcal.crossfitting.judging import Judged, judged
 from fcal.crossfitting.repairing import Calibrated, calibrated
-from fcal.data.folds import TWICE, left_out_rows
+from fcal.data.folds import left_out_rows
 from fcal.distributions.family import law_of
 from fcal.models.ensembles import Ensemble
 from fcal.models.predicting import predict
 from fcal.recalibration import Recalibrator
 
 _ATTEMPTS = 3
+_OTHER_SEEDS = 10**6  # from one attempt to the next
 _FEWEST_TARGETS = 20
-_ENOUGH_JUDGED = 2000  # rows: their scale is known to about 2 %
+_ENOUGH_LEFT_OUT = 2200  # rows, of which 2,000 are different ones: their scale is known to about 2 %
 _SMALLEST_SHARE, _LARGEST_SHARE = 0.1, 0.15  # of the rows, left out by each of as many networks as the cost
 
 
@@ -48,7 +50,8 @@ class Bags:
     Args:
         members: Number M of networks.
         leave_out: Share f of the rows that each of them leaves out.
-        judges: Number m of networks that judge a row. With 1, a tenth of the judged rows is left out by two.
+        judges: Number m of networks that judge a row. With 1, a tenth of the judged rows, or more of few rows, is left
+            out by two.
 
     Example:
         >>> Bags.of_cost(3, rows=10_000), Bags.of_cost(3, rows=1000)
@@ -73,9 +76,9 @@ class Bags:
         of which leaves out one of ``cost + 1`` parts, so that nearly all rows are judged.
         """
         check_integer("cost", cost, at_least=1, at_most=999)
-        share = max(_SMALLEST_SHARE, _ENOUGH_JUDGED * (1 + TWICE) / (max(cost, 2) * rows))
+        share = max(_SMALLEST_SHARE, _ENOUGH_LEFT_OUT / (max(cost, 2) * rows))
         if share <= _LARGEST_SHARE and cost > 1:
-            return cls(members=cost, leave_out=round(share, 3))
+            return cls(members=cost, leave_out=min(round(share, 3), 1 / cost))
         return cls(members=cost + 1, leave_out=1 / (cost + 1))
 
     @property
@@ -134,7 +137,7 @@ class OutOfBag:
                 is that of :func:`fcal.crossfitting.usual_repair`. ``calibrated().repair`` shows it, and its ``wild``
                 says how many rows were too far out to be followed.
         """
-        return calibrated(self.ensemble, repair, self.held_out, self.target, self.valid_mask)
+        return calibrated(self.ensemble.eval(), repair, self.held_out, self.target, self.valid_mask)
 
 
 def out_of_bag(
@@ -162,6 +165,8 @@ def out_of_bag(
         batch_size: Rows predicted at once.
         workers: Number of processes that train networks.
     """
+    if not target.is_floating_point():
+        raise TypeError(f"expected `dataset` with targets of a floating dtype, got {target.dtype}")
     left_out = left_out_rows(
         len(target), members=bags.members, share=bags.leave_out, judges=bags.judges, groups=groups, seed=seed
     )
@@ -183,13 +188,30 @@ def out_of_bag(
     )
 
 
+def _seen_scores(
+    dataset: Any, left_out: Tensor, stages: Sequence[Sequence[Any]], curves: Sequence[Sequence[float]], batch_size: int
+) -> Tensor:
+    """Score of every network, at its best stage, on the rows it has seen, most of which it shares with the others.
+
+    The rows that networks left out are different ones, and a group may be much noisier than another. Shape ``(m, 1)``.
+    """
+    scores = []
+    for models, curve, out in zip(stages, curves, left_out, strict=True):
+        best = min(range(len(curve)), key=curve.__getitem__)
+        seen = Subset(dataset, (~out).nonzero().squeeze(1).tolist())
+        scores.append([held_out_score(models[best], seen, batch_size) if math.isfinite(curve[best]) else math.inf])
+    return torch.tensor(scores)
+
+
 def _check_scalars(dataset: Any, models: Any) -> None:
     """Refuse what is no model of scalars, as soon as the first one is trained."""
     check_stages(dataset, models)
     pred = elementwise(predict(as_stages(models)[-1], Subset(dataset, [0])).pred)
-    if pred.event_shape:
-        name = law_of(pred).name
-        raise ValueError(f"expected `fit` to return models of scalars, got {name}; pass keep='full' for vectors")
+    law = law_of(pred)
+    if pred.event_shape or law.family.component is not None:
+        raise ValueError(
+            f"expected `fit` to return models of scalars and no mixtures, got {law.name}; pass keep='full'"
+        )
 
 
 def _predictions(members: Sequence[Any], dataset: Any, target: Tensor, batch_size: int) -> list[Distribution]:
@@ -231,7 +253,7 @@ def _train(
             job_of(
                 fit,
                 Subset(dataset, (~left_out[number]).nonzero().squeeze(1).tolist()),
-                seed=1000 * seed + 100 * attempt + number,
+                seed=1000 * seed + number + _OTHER_SEEDS * attempt,
                 held_out=None,
                 fold_models=(),
             )
@@ -244,7 +266,7 @@ def _train(
             curves[number] = [held_out_score(model, held_out, batch_size) for model in stages[number]]
         check_lengths(stages)
         check_distinct([model for models in stages for model in models])
-        numbers = diverged(torch.tensor(curves))
+        numbers = diverged(_seen_scores(dataset, left_out, stages, curves, batch_size))
         if not numbers:
             return stages, torch.tensor(curves), sorted(set(retrained))
         if "seed" not in accepted_arguments(fit):

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from fcal._checks import check_integer, check_number
 
-TWICE = 0.1  # of the judged rows, where one network judges a row
+_FEWEST_TWICE, _MOST_TWICE = 0.1, 0.5  # of the judged rows, where one network judges a row
+_ENOUGH_TWICE = 200  # rows that show how networks disagree
 _MOST_JUDGES = 3
 
 
@@ -63,7 +64,7 @@ def left_out_rows(
 
     Every judged row is left out by ``judges`` networks, and all sets of that many networks judge equally many rows. One
     network cannot show how much networks disagree about rows that they have not seen: with ``judges=1``, one in ten
-    judged rows is left out by two networks.
+    judged rows is left out by two networks, and up to half of them where they are few (not with ``groups``).
 
     Args:
         rows: Number of rows.
@@ -81,15 +82,16 @@ def left_out_rows(
             judge or to train on, or ``groups`` has the wrong length.
 
     Example:
-        >>> left_out = left_out_rows(1100, members=4, share=0.25)
+        >>> left_out = left_out_rows(4400, members=4, share=0.25)
         >>> left_out.sum(1).tolist(), left_out.sum(0).bincount().tolist()  # rows judged by none, one and two networks
-        ([275, 275, 275, 275], [100, 900, 100])
+        ([1100, 1100, 1100, 1100], [400, 3600, 400])
     """
     check_integer("rows", rows, at_least=1)
     check_integer("members", members, at_least=2, at_most=1000)
     check_integer("judges", judges, at_least=1, at_most=min(_MOST_JUDGES, members - 1))
     check_number("share", share, low=1e-6, high=1 - 1e-6)
-    sets, sizes = _sets_of_judges(members, share, judges)
+    twice = twice_share(members * share * rows) if groups is None else _FEWEST_TWICE
+    sets, sizes = _sets_of_judges(members, share, judges, twice if judges == 1 else 0.0)
     generator = torch.Generator().manual_seed(check_integer("seed", seed, at_least=0))
     if groups is None:
         ends = (torch.cumsum(sizes, 0) * rows).round()
@@ -106,18 +108,33 @@ def left_out_rows(
     return left_out
 
 
-def _sets_of_judges(members: int, share: float, judges: int) -> tuple[list[tuple[int, ...]], Tensor]:
-    """Sets of networks that leave out the same rows, the last one empty, and the share of the rows of each."""
-    sets = list(itertools.combinations(range(members), judges))
-    judged = members * share / judges
-    sizes = [judged / len(sets)] * len(sets)
-    if judges == 1:
-        judged = members * share / (1 + TWICE)
-        pairs = list(itertools.combinations(range(members), 2))
-        sizes = [(1 - TWICE) * judged / members] * members + [TWICE * judged / len(pairs)] * len(pairs)
-        sets += pairs
+def twice_share(slots: float) -> float:
+    """Share of the judged rows that two networks leave out, where one network judges a row.
+
+    Args:
+        slots: Number of rows that all networks leave out, counted as often as they are.
+
+    Example:
+        >>> twice_share(8000), twice_share(100)
+        (0.1, 0.5)
+    """
+    wanted = _ENOUGH_TWICE / (slots - _ENOUGH_TWICE) if slots > _ENOUGH_TWICE else _MOST_TWICE
+    return min(max(wanted, _FEWEST_TWICE), _MOST_TWICE)
+
+
+def _sets_of_judges(members: int, share: float, judges: int, twice: float) -> tuple[list[tuple[int, ...]], Tensor]:
+    """Sets of networks that leave out the same rows, the last one empty, and the share of the rows of each.
+
+    ``twice`` is the share of the judged rows that one network more than ``judges`` leaves out.
+    """
+    judged = members * share / (judges + twice)
+    sets, further = (list(itertools.combinations(range(members), count)) for count in (judges, judges + 1))
+    sizes = [(1 - twice) * judged / len(sets)] * len(sets)
+    if twice:
+        sizes += [twice * judged / len(further)] * len(further)
+        sets += further
     if judged > 1 + 1e-9:
-        largest = judges * (1 + TWICE * (judges == 1)) / members
+        largest = (judges + twice) / members
         raise ValueError(
             f"expected `share` at most {largest:.3g} for {members} networks of which {judges} judge a row, "
             f"got {share:g}: more rows to judge than there are"
@@ -157,6 +174,8 @@ def group_numbers(groups: Sequence[Any] | Tensor, rows: int) -> Tensor:
         raise ValueError("expected `groups` with one entry for each row, got entries of several lengths") from None
     if labels.dtype.kind not in "biufUSM":
         raise TypeError(f"expected `groups` of numbers or strings, got {labels.dtype}")
+    if labels.dtype.kind == "f" and bool(np.isnan(labels).any()):
+        raise ValueError(f"expected `groups` without NaN, got {int(np.isnan(labels).sum())}")
     if labels.shape != (rows,):
         raise ValueError(f"expected `groups` with one entry for each of {rows} rows, got shape {labels.shape}")
     return torch.from_numpy(np.unique(labels, return_inverse=True)[1])

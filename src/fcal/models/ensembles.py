@@ -45,9 +45,9 @@ def normal_of_mixture(preds: Sequence[Distribution]) -> Normal:
         >>> normal_of_mixture([Normal(torch.zeros(1), 1.0), Normal(torch.full((1,), 2.0), 1.0)]).scale
         tensor([1.4142])
     """
-    means, variances = torch.stack([pred.mean for pred in preds]), torch.stack([pred.variance for pred in preds])
-    variance = variances.mean(0) + means.var(0, correction=0)
-    return Normal(means.mean(0), variance.sqrt(), validate_args=False)
+    means, sds = torch.stack([pred.mean for pred in preds]), torch.stack([pred.stddev for pred in preds])
+    variance = sds.double().square().mean(0) + means.double().var(0, correction=0)  # squares may leave a small dtype
+    return Normal(means.mean(0), variance.sqrt().to(means.dtype), validate_args=False)
 
 
 class Ensemble(nn.Module):
