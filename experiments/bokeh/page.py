@@ -175,7 +175,8 @@ def _goals(document: Mapping[str, Any]) -> list[str]:
         "design were chosen on inner splits of training images, before any test image was looked at; how judged images "
         "stand for all networks and all images, and the choice of the repair, were changed once after test numbers of "
         "the first seed had shown error bars 2 to 3 % too small. Differences are paired over seeds, with their limits "
-        "by Student's t, each with a confidence of 95 %: below means that the upper limit is below 0, not above that it "
+        "by Student's t, each with a confidence of 95 %: below means that the upper limit is below 0, not above that "
+        "it "
         "is below the margin (the 95 % quantile of calibrated models less their mean). The same question on real data: "
         "[UCI](results/uci.md), [sensors](results/sensors.md).\n"
     )
