@@ -2,7 +2,8 @@
 
 ``python experiments/publish.py bokeh`` adds the finished cells of ``runs/bokeh`` to ``docs/results/bokeh/cells.jsonl``
 and writes the page, the pictures and ``results.json`` from that file alone. ``--restore`` goes the other way: it puts
-the published cells into the run, so that ``fcal benchmark`` computes only what is missing.
+the published cells into the run, so that ``fcal benchmark`` computes only what is missing. ``--replace`` publishes rows
+that were computed again, for instance because they have a new column.
 """
 
 import argparse
@@ -32,6 +33,7 @@ def main() -> None:
     parser.add_argument("--preset", help="size of the published tables (default: the largest)")
     parser.add_argument("--seeds", type=int, help="seeds of the tables (default: as the preset says)")
     parser.add_argument("--restore", action="store_true", help="put the published cells into the run, and stop")
+    parser.add_argument("--replace", action="store_true", help="cells of the run replace published ones")
     arguments = parser.parse_args()
     run, folder = arguments.run or Path("runs") / arguments.task, arguments.out / arguments.task
     if arguments.restore:
@@ -39,7 +41,7 @@ def main() -> None:
     mpl.use("agg")
     task = TASKS[arguments.task].load()
     size = arguments.preset or list(task.presets)[-1]
-    add_cells(task, preset(task, size), run / "cells", folder / "cells.jsonl")
+    add_cells(task, preset(task, size), run / "cells", folder / "cells.jsonl", replace=arguments.replace)
     settings = preset(task, size, seeds=arguments.seeds)
     with tempfile.TemporaryDirectory() as empty:  # from here on the docs' own cells are all there is
         publish(task, settings, Store(Path(empty) / "cells", published=[folder / "cells.jsonl"]), arguments.out)
@@ -56,11 +58,11 @@ def restore(cells: Path, published: Path) -> None:
     print(f"{cells}: {count} cells restored")
 
 
-def add_cells(task: Any, settings: Any, cells: Path, published: Path) -> None:
+def add_cells(task: Any, settings: Any, cells: Path, published: Path, *, replace: bool = False) -> None:
     """Add the finished cells of a run that the tables are made of, also those of seeds that are not complete."""
     both = Store(cells, published=[published])
     wanted = {cell.key for cell in cells_of(task, settings, both)}
-    Store(cells).publish(published, only=wanted)
+    Store(cells).publish(published, only=wanted, replace=replace)
 
 
 def cells_of(task: Any, settings: Any, store: Store) -> list[Cell]:

@@ -30,8 +30,10 @@ _RULE = (
     "same validation images. Networks that leave images out (rows `oob_...`, `oof_...`) choose their epochs by the "
     "likelihood, after one factor, of the images that the others left out. `train_s` is the training of the chosen "
     "candidate with what it starts from, "
-    "`predict_ms` one image; both are processor time of one thread. Floors take residuals as independent; the two "
-    "of an image are not quite, which makes bands of ECE(q) up to a sixth too narrow.\n"
+    "`predict_ms` one image; both are processor time of one thread. The scores of "
+    "calibrated models take residuals as independent. Those of one factor fitted to held-out rows are of a model that "
+    "is right up to the scale of its error bars, which it learns from as many validation images as there are; they "
+    "take into account that the two residuals of an image depend on each other.\n"
 )
 
 
@@ -176,8 +178,9 @@ def _goals(document: Mapping[str, Any]) -> list[str]:
         "stand for all networks and all images, and the choice of the repair, were changed once after test numbers of "
         "the first seed had shown error bars 2 to 3 % too small. Differences are paired over seeds, with their limits "
         "by Student's t, each with a confidence of 95 %: below means that the upper limit is below 0, not above that "
-        "it "
-        "is below the margin (the 95 % quantile of calibrated models less their mean). The same question on real data: "
+        "it is below the margin: the 95 % quantile less the mean of models that are right up to one factor, fitted to "
+        "as many held-out images, because no repair can know its factor better than that; beside it, in brackets, the "
+        "margin of models that know it. The same question on real data: "
         "[UCI](results/uci.md), [sensors](results/sensors.md).\n"
     )
     return ["# Beyond the paper: calibration without a held-out set\n", introduction, text]

@@ -10,7 +10,7 @@ from scipy import stats
 from torch.distributions import Normal
 
 import fcal
-from fcal.metrics import expected_ece_of_z
+from fcal.metrics import expected_ece_of_z, repaired_floors
 from fcal.metrics.calibration_errors import floors, interpolated_floors
 
 
@@ -119,3 +119,40 @@ def test_floors_are_the_same_in_every_run_and_use_no_global_randomness():
     assert fcal.evaluate(Normal(torch.zeros(777), 1.0), y).ece_q_floor == first.ece_q_floor
     assert torch.equal(torch.get_rng_state(), state)
     assert np.array_equal(np.random.get_state()[1], np_state)  # noqa: NPY002
+
+
+@pytest.mark.parametrize(("n", "fitted_on"), [(1000, 200), (4000, 1000)])
+def test_repaired_floors_are_what_one_fitted_factor_scores(n, fitted_on):
+    # 200 data sets, each with a factor fitted to residuals of its own; false alarms as for calibrated data, above
+    generator = torch.Generator().manual_seed(5)
+    reports = []
+    for _ in range(200):
+        factor = torch.randn(fitted_on, generator=generator, dtype=torch.float64).square().mean().sqrt()
+        sigma = torch.rand(n, generator=generator, dtype=torch.float64) + 0.5
+        y = sigma * torch.randn(n, generator=generator, dtype=torch.float64)
+        reports.append(fcal.evaluate(Normal(torch.zeros_like(y), factor * sigma), y, df=50, bins=15))
+    for name, floor in repaired_floors(n, fitted_on=fitted_on, df=50, bins=15).items():
+        scores = np.array([getattr(report, name) for report in reports])
+        slack = 0.05 * floor.expected if name == "ence" else 0.0  # its sigmas are equal within a bin only nearly
+        assert abs(scores.mean() - floor.expected) < 0.42 * scores.std() + slack, name
+        assert 1 <= np.sum(scores > floor.q95) <= 28, name
+
+
+def test_repaired_floors_of_dependent_pairs_are_those_of_fewer_residuals():
+    pairs, fewer = repaired_floors(4000, fitted_on=800, dependence=2.0), repaired_floors(2000, fitted_on=400)
+    assert pairs == fewer
+
+
+def test_repaired_floors_of_a_known_factor_are_those_of_calibrated_models():
+    known = repaired_floors(2000, fitted_on=2**40)
+    for name, exact in (("ece_z", floors(2000, 20, 1).ece), ("ece_q", floors(2000, 20, 75).ece)):
+        assert_allclose(known[name].expected, exact.expected, rtol=0.1, err_msg=name)  # 500 runs: 4 sd
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"n": 1}, "`n` >= 2"), ({"fitted_on": 0}, "`fitted_on` >= 2"), ({"dependence": 0.0}, "`dependence` within")],
+)
+def test_repaired_floors_refuse_what_has_no_data(options, message):
+    with pytest.raises(ValueError, match=message):
+        repaired_floors(**{"n": 100, "fitted_on": 100, **options})

@@ -80,6 +80,16 @@ def test_published_cells_are_found_and_never_written(tmp_path):
     assert path.read_bytes() == before
 
 
+@pytest.mark.parametrize(("replace", "kept"), [(False, 1.0), (True, 2.0)])
+def test_published_cell_is_replaced_only_on_request(tmp_path, replace, kept):
+    path = tmp_path / "cells.jsonl"
+    for value in (1.0, 2.0):
+        store = Store(tmp_path / f"{value}")
+        store.put("row", {"seed": 0}, {"value": value})
+        store.publish(path, replace=replace)
+    assert [record.result["value"] for record in read_cells(path)] == [kept]
+
+
 def test_published_file_is_sorted_with_a_document_and_checksum_per_line(tmp_path):
     path = published(tmp_path / "cells.jsonl", range(20))
     documents = [json.loads(line) for line in path.read_text(encoding="ascii").splitlines()]

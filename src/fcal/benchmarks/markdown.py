@@ -22,7 +22,7 @@ def lines_of(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def results_markdown(
     columns: Sequence[Column], table: Table, *, error: str = "sd", beside: Sequence[Sequence[str]] = ()
 ) -> str:
-    """Every row of a table: mean and spread over repetitions, and the scores of calibrated models.
+    """Every row of a table: mean and spread over repetitions, and the scores of calibrated and of repaired models.
 
     Args:
         columns: Columns of the task.
@@ -35,6 +35,9 @@ def results_markdown(
         for name, row in table.rows.items()
     ]
     floors = floor_lines(columns, table, "*calibrated model*", "*95 % of them below*")
+    repaired = table.details.get("repaired_floors")
+    if repaired:
+        floors += _two_lines(columns, repaired, "*one factor fitted to held-out rows*", "*95 % of them below*")
     return lines_of(["", *(column.heading for column in columns)], [*rows, *floors, *beside])
 
 
@@ -42,8 +45,10 @@ def floor_lines(columns: Sequence[Column], table: Table, expected: str, q95: str
     """Mean and 95 % quantile of calibrated models, except for columns in which every row has its own floor."""
     own = {column.name for column in columns for row in table.rows.values() if f"{column.name}_floor" in row.details}
     floors = {name: floor for name, floor in table.floors.items() if name not in own}
-    if not floors:
-        return []
+    return _two_lines(columns, floors, expected, q95) if floors else []
+
+
+def _two_lines(columns: Sequence[Column], floors: Mapping[str, Any], expected: str, q95: str) -> list[list[str]]:
     return [
         [label, *(_floor(column, floors.get(column.name), statistic) for column in columns)]
         for statistic, label in (("expected", expected), ("q95", q95))

@@ -10,6 +10,7 @@ from fcal.metrics.calibration_errors import (
     interval_calibration_error,
     maximum_calibration_error,
     quantile_calibration_error,
+    repaired_floors,
 )
 from fcal.metrics.evaluation import evaluate, region_groups, sigma_groups
 from fcal.metrics.report import Report
@@ -30,6 +31,7 @@ __all__ = [
     "maximum_calibration_error",
     "quantile_calibration_error",
     "region_groups",
+    "repaired_floors",
     "sigma_groups",
 ]
 

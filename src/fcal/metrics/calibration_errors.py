@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from fcal._checks import check_count, check_integer, check_values
+from fcal._checks import check_count, check_integer, check_number, check_values
 from fcal.constraints import draw_indices
 from fcal.distributions import normal_quantile
 from fcal.distributions.family import law_of
@@ -26,6 +26,7 @@ _Z_BINS = 160
 _FLOOR_POINTS = 512
 _FLOOR_POINTS_OF_FEW = 2048  # sums of fewer than 10 squares keep the steep density of a single square near 0
 _LARGEST_NORMAL = 10.0  # no normal residual is larger
+SIGMA_BINS = 15  # of ENCE, about equally many errors in each
 _WINDOW = 12  # standard deviations of a binomial count that contribute
 _POINTS = 4096
 _POINTS_OF_FEW = 16384  # sums of few squares keep the steep density of a single square near 0
@@ -204,25 +205,98 @@ class Floors(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def floors(n: int, bins: int, df: int) -> Floors:
-    """Floors on n independent residuals of the sums q of df squares; those of one square are the floors of z."""
+def floors(n: int, bins: int, df: int, fitted_on: int = 0) -> Floors:
+    """Floors on n independent residuals of the sums q of df squares; those of one square are the floors of z.
+
+    With ``fitted_on``, those of a model that is right up to one factor of its error bars, which was fitted to as many
+    other residuals.
+    """
     generator = np.random.default_rng(_SEED)
     if df == 1:
-        runs = max(_RUNS * 20 // max(bins, 20), 200)
-        shares = generator.multinomial(n, np.full(bins, 1 / bins), runs) / n
-        ece, mce = _floors_of_shares(shares)
-        level = np.arange(1, bins + 1) / bins
-        spread = np.sqrt(level * (1 - level) / n)
-        return Floors(Floor(expected_ece_of_z(n, bins), ece.q95), mce, tuple(spread.tolist()))
+        return _floors_of_z(n, bins, fitted_on, generator)
     # Histograms of normal residuals take the same convolution as the data.
     limit = usual_sums(df)[1]
     z_edges = np.linspace(0, min(math.sqrt(limit), _LARGEST_NORMAL), _Z_BINS + 1)
-    inside = np.diff(np.array([math.erf(z * math.sqrt(0.5)) for z in z_edges]))
-    counts = generator.multinomial(n, [0.0, *inside, max(1 - inside.sum(), 0.0)], _RUNS_OF_Q)
+    runs = _RUNS if fitted_on else _RUNS_OF_Q  # a random factor adds variance
+    factors = _fitted_factors(fitted_on, runs, generator)
+    inside = np.diff(_erf(factors * z_edges * math.sqrt(0.5)))
+    beyond = np.maximum(1 - inside.sum(-1, keepdims=True), 0.0)
+    counts = generator.multinomial(n, np.concatenate([np.zeros_like(beyond), inside, beyond], -1), runs)
     points = _FLOOR_POINTS if df >= _FEW else _FLOOR_POINTS_OF_FEW
     values, below = distribution_of_q(counts.astype(np.float64), z_edges, df, points=points, limit=limit)
     shares = shares_between(chi2_edges(df, bins), values, below)
     return Floors(*_floors_of_shares(shares), tuple(shares.cumsum(-1).std(0).tolist()))
+
+
+def _floors_of_z(n: int, bins: int, fitted_on: int, generator: np.random.Generator) -> Floors:
+    runs, level = max(_RUNS * 20 // max(bins, 20), 200), np.arange(1, bins + 1) / bins
+    if not fitted_on:
+        shares = generator.multinomial(n, np.full(bins, 1 / bins), runs) / n
+        ece, mce = _floors_of_shares(shares)
+        spread = np.sqrt(level * (1 - level) / n)
+        return Floors(Floor(expected_ece_of_z(n, bins), ece.q95), mce, tuple(spread.tolist()))
+    inner = torch.from_numpy(level[:-1])
+    edges = normal_quantile(inner, 1 - inner).numpy()
+    below = 0.5 + 0.5 * _erf(_fitted_factors(fitted_on, runs, generator) * edges * math.sqrt(0.5))
+    ends = np.zeros((runs, 1))
+    shares = generator.multinomial(n, np.diff(np.concatenate([ends, below, ends + 1], -1)), runs) / n
+    return Floors(*_floors_of_shares(shares), tuple(shares.cumsum(-1).std(0).tolist()))
+
+
+def _fitted_factors(fitted_on: int, runs: int, generator: np.random.Generator) -> Array:
+    """Factors of sigma that fit as many residuals, one for every run; a single 1 without residuals. Shape (runs, 1)."""
+    if not fitted_on:
+        return np.ones((1, 1))
+    factors: Array = np.sqrt(generator.chisquare(fitted_on, (runs, 1)) / fitted_on)
+    return factors
+
+
+def _erf(values: Array) -> Array:
+    result: Array = torch.special.erf(torch.from_numpy(values)).numpy()
+    return result
+
+
+def repaired_floors(
+    n: int, *, fitted_on: int, df: int = 75, bins: int = 20, dependence: float = 1.0
+) -> dict[str, Floor]:
+    r"""Calibration errors of a model that is right up to one factor of its error bars, fitted to held-out residuals.
+
+    The floors of a report are those of a model that is exactly calibrated. A repair is fitted to a finite calibration
+    set: its factor has a relative error of about :math:`1 / \sqrt{2 n}` even if everything else is right. With a few
+    thousand residuals this is most of ECE(q), which reacts to a wrong scale more than any other error.
+
+    Args:
+        n: Number of test residuals.
+        fitted_on: Number of residuals that the factor was fitted to.
+        df: Number K of squared residuals in a sum q.
+        bins: Number S of bins.
+        dependence: Variance of a mean of squared residuals relative to that of independent ones (design effect), for
+            test and calibration residuals alike: for pairs, 1 plus the correlation of their squares.
+
+    Returns:
+        Floors by name: ``ece_z``, ``mce_z``, ``ece_q``, ``mce_q`` and ``ence``, the last for errors of normal
+        distributions.
+
+    Example:
+        >>> from fcal.metrics import repaired_floors
+        >>> few, many = (repaired_floors(40_000, fitted_on=count)["ece_q"].expected for count in (500, 50_000))
+        >>> few > 3 * many
+        True
+    """
+    check_integer("n", n, at_least=2, at_most=2**40)
+    check_integer("fitted_on", fitted_on, at_least=2, at_most=2**40)
+    check_number("dependence", dependence, low=0.1, high=1e6)
+    effective, on = (max(round(count / dependence), 2) for count in (n, fitted_on))
+    of_z, of_q = floors(effective, bins, 1, on), floors(effective, bins, df, on)
+    ence = _repaired_ence(effective, on)
+    return {"ece_z": of_z.ece, "mce_z": of_z.mce, "ece_q": of_q.ece, "mce_q": of_q.mce, "ence": ence}
+
+
+def _repaired_ence(n: int, fitted_on: int) -> Floor:
+    """Floor of ENCE with as many errors in every bin of sigma."""
+    generator, shape = np.random.default_rng(_SEED), n / SIGMA_BINS / 2
+    runs = generator.gamma(shape, 1 / shape, (_RUNS, SIGMA_BINS))
+    return _floor(np.abs(np.sqrt(runs) / _fitted_factors(fitted_on, _RUNS, generator) - 1).mean(-1))
 
 
 def _floors_of_shares(shares: Array) -> tuple[Floor, Floor]:

@@ -17,6 +17,7 @@ from fcal._checks import check_count
 from fcal.distributions import normal_quantile
 from fcal.divergences import reverse_kl, wasserstein_printed
 from fcal.metrics.calibration_errors import (
+    SIGMA_BINS,
     expected_calibration_error,
     floor_of_ence,
     floors,
@@ -56,7 +57,6 @@ _BARS = 64
 _QUANTILES = 99
 _SMALLEST_TAIL = 1e-6
 _SMALLEST_REACH = 4.0
-_SIGMA_BINS = 15
 _DROPPED = np.linspace(0, 0.99, 100)
 
 
@@ -247,7 +247,7 @@ def _errors_by_sigma(summary: Summary, design_effect: float) -> _BySigma:
     filled = summary.sigma > 0
     narrow = count, sigma_sq, error_sq = [x[filled] for x in (summary.sigma, summary.sigma_sq, summary.sigma_error)]
     middle = count.cumsum() - 0.5 * count
-    merged_bin = np.unique(np.floor(_SIGMA_BINS * middle / count.sum()), return_inverse=True)[1]
+    merged_bin = np.unique(np.floor(SIGMA_BINS * middle / count.sum()), return_inverse=True)[1]
     counts, sigma_squares, error_squares = (np.bincount(merged_bin, x) for x in narrow)
     kurtosis = _kurtosis(summary, float((count * error_sq / sigma_sq).sum()) / summary.n)
     sigma, error = np.sqrt(sigma_squares / counts), np.sqrt(error_squares / counts)

@@ -201,7 +201,12 @@ class Store:
                 yield record
 
     def publish(
-        self, target: str | os.PathLike[str], kind: str | None = None, *, only: Container[str] | None = None
+        self,
+        target: str | os.PathLike[str],
+        kind: str | None = None,
+        *,
+        only: Container[str] | None = None,
+        replace: bool = False,
     ) -> list[Path]:
         """Add cells of the writable folder to a published file; those that it has already stay as they are.
 
@@ -209,14 +214,15 @@ class Store:
             target: File for :func:`write_cells`.
             kind: Kind of cells; None for all.
             only: Keys of the cells to add; None for all.
+            replace: Whether cells that the file has already are replaced by those that were computed again.
 
         Returns:
-            The files of the cells that were added.
+            The files of the cells that were added or replaced.
         """
         path = Path(target)
         chosen = [r for r in Store(self.folder).records(kind) if only is None or key(r.kind, r.config) in only]
         known = {record.stem: record for record in read_cells(path)}
-        new = [record for record in chosen if record.stem not in known]
+        new = [record for record in chosen if replace or record.stem not in known]
         if new:
             write_cells(path, [*known.values(), *new])
         return [record.path for record in new]

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.distributions import Distribution
 from torch.nn.functional import smooth_l1_loss
@@ -53,6 +54,7 @@ def scored(pred: Distribution | Tensor, test: Mapping[str, Tensor], *, bins: int
         "verdict": report.word,
         "scale": rounded({"value": report.scale.value, "low": report.scale.low, "high": report.scale.high}),
         "coverage": rounded(dict(report.coverage)),
+        "dependence": shortened(dependence(pred, test["target"])),
         "curves": _curves(report),
     }
 
@@ -65,6 +67,15 @@ def joint_coverage(pred: Distribution, target: Tensor) -> float:
     """
     z = fcal.standardize(pred, target.to(pred.mean.dtype)).double()
     return (z.square().sum(-1) <= -2 * math.log(1 - LEVEL)).double().mean().item()
+
+
+def dependence(pred: Distribution, target: Tensor) -> float:
+    """Variance of the mean squared residual relative to that of independent ones: the two of an image belong together.
+
+    Where the red disc is hidden, both coordinates are wrong at once, so their squared residuals are correlated.
+    """
+    squares = fcal.standardize(pred, target.to(pred.mean.dtype)).double().square()
+    return 1 + torch.corrcoef(squares.T)[0, 1].item()
 
 
 def by_sigma(pred: Distribution, target: Tensor, *, bins: int, df: int) -> dict[str, list[float | None]]:
