@@ -1,6 +1,6 @@
 """Rows of Bokeh's tables compared seed by seed: what the paper's claims and our own goals are judged by."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,7 @@ from fcal.benchmarks.task import Result, Results
 
 AS_LONG = "nll trained as long"  # what f-Cal is compared with beside the likelihood's best
 _HELD_OUT = "temperature"  # what rows without a held-out set are compared with
+_TRAININGS = {"oof_temperature": "crossfit", "oob_auto": "bags", "oob_auto_5": "bags", "oob_mse": "bags"}
 _LEFT_OUT = ("oof_", "oob_")  # rows of networks that leave rows out, instead of holding out a set
 
 
@@ -21,12 +22,13 @@ def with_comparisons(benchmark: Benchmark[Any]) -> Benchmark[Any]:
 
 
 def compared(table: Table, results: Results) -> Table:
-    """A table with ``paired``, ``against_temperature`` and ``folds`` among its details."""
+    """A table with ``paired``, ``against_temperature``, ``folds`` and so on among its details."""
     details = {
         "paired": _paired(results),
         "against_temperature": _against_temperature(table, results),
         "folds": _folds(results),
-        "held_out_z2": _held_out_z2(results),
+        "held_out_z2": _held_out_z2(results, _TRAININGS),
+        "heads_z2": _held_out_z2(results, {"oob_heads": "bags"}).get("oob_heads", []),
     }
     return replace(table, details={**table.details, **details})
 
@@ -96,12 +98,15 @@ def _beside(results: Sequence[Result], temperature: Sequence[Result], cost: Sequ
     }
 
 
-def _held_out_z2(results: Results) -> dict[str, list[float]]:
+def _held_out_z2(results: Results, trainings: Mapping[str, str]) -> dict[str, list[float]]:
     """Mean squared residuals of rows that networks left out relative to those of test rows, for every training.
 
     Where only a sample of the rows is left out, its mean is that of all rows, by residuals of seen rows.
+
+    Args:
+        results: Results of the rows' cells, one per seed.
+        trainings: Row of every kind of training, and what its results call it.
     """
-    trainings = {"oof_temperature": "crossfit", "oob_auto": "bags", "oob_auto_5": "bags", "oob_mse": "bags"}
     return {
         row: [
             result[name]["z2"]["held_out"] * result[name].get("sample_ratio", 1.0) ** 2 / result[name]["z2"]["test"]

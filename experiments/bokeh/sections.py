@@ -28,6 +28,11 @@ def sections(table: Table) -> list[tuple[str, str]]:
             "images), and what they lack:",
             _fold_lines(table),
         ),
+        (
+            "Heads on one trunk, which has seen all images (`oob_heads`): z² of images that heads left out relative to "
+            "test images, mean and seed by seed; 1 would be nothing:",
+            _heads_lines(table),
+        ),
         ("By size of the predicted sigma, eight strata:", _strata_lines(table)),
         ("Candidates (the test numbers beside them chose nothing):", _candidate_lines(table)),
         paper_section(table),
@@ -102,6 +107,11 @@ def _interval_lines(table: Table) -> str:
         for name, row in rows.items()
     ]
     return lines_of(["", f"coverage of {level:.0%} intervals", "mean width x1000"], lines)
+
+
+def _heads_lines(table: Table) -> str:
+    ratios = table.details["heads_z2"]
+    return lines_of(["", "z²"], [["held out / test", _mean_and_all(ratios, 1.0)]]) if ratios else ""
 
 
 def _fold_lines(table: Table) -> str:

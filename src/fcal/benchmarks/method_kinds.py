@@ -323,6 +323,23 @@ class OutOfBag(Method):
         return self.bags_of(sum(rows)).cost
 
 
+@dataclass(frozen=True, kw_only=True)
+class Heads(OutOfBag):
+    """An out-of-bag ensemble of heads on one trunk, which has seen all rows: one training instead of several."""
+
+    needs = "heads"
+    version = 1
+
+    def predict(self, problem: Problem) -> Prediction:
+        """Fit the repair to the rows that heads left out, and apply it to their joint predictions."""
+        return _repaired(problem.heads(self), self.recalibrator)
+
+    def relative_cost(self, budget: "Budget", rows: tuple[int, int], result: Mapping[str, Any]) -> float:
+        """One training for the whole schedule; what further heads cost depends on the network."""
+        del budget, rows, result
+        return 1.0
+
+
 def _cost_of_choice(tuned: int, budget: "Budget", rows: tuple[int, int]) -> float:
     """A plain training and as many candidates that go on from it, without the held-out rows."""
     return rows[0] / sum(rows) * (1 + tuned * budget.tune_epochs / budget.base_epochs)

@@ -9,6 +9,7 @@ from fcal.benchmarks.method_kinds import (
     CrossFitted,
     CVPlus,
     Ensemble,
+    Heads,
     HeldOutEnsemble,
     Method,
     Oracle,
@@ -97,6 +98,7 @@ METHODS.add(
     "oob_mse",
     OutOfBag(title="out-of-bag ensemble, mean by squared error", objective={"name": "beta-nll", "beta": 1.0}),
 )
+METHODS.add("oob_heads", Heads(title="out-of-bag heads on one trunk", objective=_BETA_NLL))
 METHODS.add("oof_temperature", CrossFitted(title="out-of-fold temperature"))
 METHODS.add("oof_nll", CrossFitted(title="out-of-fold NLL", scales={"name": "nll"}))
 METHODS.add("oof_fcal", CrossFitted(title="out-of-fold f-Cal", scales=_FCAL_SCALES, batch=_FCAL_BATCH))

@@ -14,6 +14,7 @@ from fcal.benchmarks.method_kinds import (
     CrossFitted,
     CVPlus,
     Ensemble,
+    Heads,
     HeldOutEnsemble,
     Method,
     OutOfBag,
@@ -43,6 +44,7 @@ _USED = {
     "point_members": _BASE,
     "cross_fitted": (*_BASE, "folds"),
     "out_of_bag": _BASE,
+    "heads": _BASE,
 }
 _USED_BY_SCALES = ("tune_rate", "tune_batch", "scale_epochs")
 _ALL = tuple(field.name for field in fields(Budget) if field.name not in ("df", "bins"))
@@ -130,7 +132,7 @@ class NetworkProblem(Problem):
         if isinstance(method, CrossFitted | CVPlus):
             return (self.cells.crossfit(),)
         if isinstance(method, OutOfBag):
-            return (self.cells.bags(method.objective, method.bags_of(self.training_rows)),)
+            return (self._bags_cell(method),)
         if isinstance(method, HeldOutEnsemble):
             return tuple(self.cells.held_out_members(self._nll, method.members))
         if isinstance(method, PointEnsemble):
@@ -208,9 +210,9 @@ class NetworkProblem(Problem):
 
     def out_of_bag(self, method: OutOfBag) -> Networks:
         """Networks that each leave out some rows, and what they say of these."""
-        cell = self.cells.bags(method.objective, method.bags_of(self.training_rows))
+        cell = self._bags_cell(method)
         result = self._done(cell)
-        networks = self.source.bags_of(cell.config, self.store)
+        networks = self.source.bags_of(cell, self.store)
         part = HeldOut(
             pred=networks.held_out,
             target=networks.target,
@@ -221,6 +223,21 @@ class NetworkProblem(Problem):
         judged = networks.judged
         details |= {name: shortened(getattr(judged, name)) for name in ("disagreement", "error_ratio", "sample_ratio")}
         return Networks(parts=[part], seconds=result["seconds"], details={"bags": details})
+
+    def heads(self, method: OutOfBag) -> Networks:
+        """Heads on a shared trunk that each leave out some rows, and what they say of these."""
+        return self.out_of_bag(method)
+
+    def _bags_cell(self, method: OutOfBag) -> Cell:
+        cells = self.cells.heads if isinstance(method, Heads) else self.cells.bags
+        return cells(method.objective, method.bags_of(self.training_rows))
+
+    @classmethod
+    def can(cls, step: str) -> bool:
+        """Whether problems of this task have a step; one with a shared trunk needs a network that has one."""
+        if step == "heads" and type(cls.source).shared is NetworkTrainings.shared:
+            return False
+        return super().can(step)
 
     def members(self, count: int) -> Members:
         """Networks trained by likelihood on all rows, for as many epochs as were chosen by validation rows."""

@@ -215,6 +215,10 @@ class Problem(ABC):
         """Networks that each leave out some rows, as one ensemble, with predictions of the rows that they left out."""
         raise NotImplementedError
 
+    def heads(self, method: "OutOfBag") -> Networks:
+        """Like :meth:`out_of_bag`, with heads on a shared trunk instead of networks."""
+        raise NotImplementedError
+
     def members(self, count: int) -> Members:
         """Several networks trained by likelihood on all rows."""
         raise NotImplementedError

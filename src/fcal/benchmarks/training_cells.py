@@ -145,6 +145,10 @@ class TrainingCells:
         """Networks of an out-of-bag ensemble."""
         return self._left_out("bags", objective, asdict(bags), f"out-of-bag ensemble of {bags.members}")
 
+    def heads(self, objective: Options, bags: Bags) -> Cell:
+        """The network of an out-of-bag ensemble of heads."""
+        return self._left_out("heads", objective, asdict(bags), f"shared trunk with {bags.members} heads")
+
     def _left_out(self, name: str, objective: Options, design: Options, label: str) -> Cell:
         """Networks that leave out rows, with the schedule of all others; these rows choose their epochs."""
         fit = FitConfig(

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from statistics import fmean
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -20,8 +20,9 @@ from fcal._datasets import BatchConcat
 from fcal.benchmarks.scoring import rounded
 from fcal.crossfitting import Bags, CrossFit, OutOfBag, recentred
 from fcal.models.predicting import Predicted, predict
+from fcal.models.shared_trunk import SharedTrunk
 from fcal.sweeps import Cell, Store, load_tensors, save_tensors
-from fcal.training import Diverged, FitConfig, ObjectiveConfig, Stages, fit, objective
+from fcal.training import Diverged, EachHead, FitConfig, ObjectiveConfig, Stages, fit, objective
 
 WEIGHTS = ".safetensors"
 Network = TypeVar("Network", bound=nn.Module)
@@ -124,6 +125,10 @@ class NetworkTrainings(ABC):
     def network(self, options: Config) -> nn.Module:
         """A network with new weights, drawn from torch's default generator."""
 
+    def shared(self, options: Config, heads: int) -> SharedTrunk:
+        """Networks with new weights that share their trunk; a task without such networks has no rows of heads."""
+        raise NotImplementedError
+
     @abstractmethod
     def name_of(self, data: Config) -> str:
         """Name of a data set, for display."""
@@ -135,7 +140,8 @@ class NetworkTrainings(ABC):
             self.kind("fit"): self._fit,
             self.kind("crossfit"): self._crossfit,
             self.kind("scales"): self._scales,
-            self.kind("bags"): self._bags,
+            self.kind("bags"): partial(self._bags, "bags"),
+            self.kind("heads"): partial(self._bags, "heads"),
         }
 
     def rows(self, data: Config) -> Datasets:
@@ -143,7 +149,7 @@ class NetworkTrainings(ABC):
         return _datasets(self, json.dumps(data, sort_keys=True))
 
     def kind(self, name: str) -> str:
-        """Kind of the cells of a training: ``"fit"``, ``"crossfit"``, ``"scales"`` or ``"bags"``."""
+        """Kind of the cells of a training: ``"fit"``, ``"crossfit"``, ``"scales"``, ``"bags"`` or ``"heads"``."""
         return f"{self.task}-{name}"
 
     def train(self, kind: str, config: Config, store: Store) -> dict[str, Any]:
@@ -188,10 +194,11 @@ class NetworkTrainings(ABC):
         size = at_once or self.predicted_at_once
         return predict(network, rows, batch_size=size, channels_last=self.channels_last)
 
-    def _new(self, config: Config) -> nn.Module:
+    def _new(self, config: Config, *, of_heads: bool = False) -> nn.Module:
         """The network of a config, with initial weights of its seed."""
         with seeded(config.get("weights_seed", config["data"]["seed"])):
-            network = self.network(config["network"])
+            options = config["network"]
+            network = self.shared(options, config["members"]) if of_heads else self.network(options)
         return network.to(memory_format=torch.channels_last) if self.channels_last else network
 
     def _fit(self, config: Config, store: Store) -> dict[str, Any]:
@@ -220,10 +227,12 @@ class NetworkTrainings(ABC):
             "seconds": round(time.process_time() - started, 3),
         }
 
-    def bags_of(self, config: Config, store: Store) -> OutOfBag:
-        """An out-of-bag ensemble from stored weights."""
-        networks = load_networks(store, self.kind("bags"), config, lambda: self._new(config), config["members"])
-        return self._of_bags(in_order(networks), config)
+    def bags_of(self, cell: Cell, store: Store) -> OutOfBag:
+        """An out-of-bag ensemble, of networks or of heads, from stored weights."""
+        config, of_heads = cell.config, cell.kind == self.kind("heads")
+        count = 1 if of_heads else config["members"]
+        networks = load_networks(store, cell.kind, config, lambda: self._new(config, of_heads=of_heads), count)
+        return self._of_bags(in_order(networks), config, of_heads=of_heads)
 
     def _crossfit(self, config: Config, store: Store) -> dict[str, Any]:
         """Train the networks of a cross-fit; the result has their epochs and errors."""
@@ -242,15 +251,15 @@ class NetworkTrainings(ABC):
             **self._errors(crossfit.without, held_out, crossfit.full, config),
         }
 
-    def _bags(self, config: Config, store: Store) -> dict[str, Any]:
+    def _bags(self, name: str, config: Config, store: Store) -> dict[str, Any]:
         """Train the networks of an out-of-bag ensemble; the result has their epochs and errors."""
-        start = time.process_time()
+        start, of_heads = time.process_time(), name == "heads"
         try:
-            bags = self._of_bags(self._stages(config), config)
+            bags = self._of_bags(self._stages(config, of_heads=of_heads), config, of_heads=of_heads)
         except Diverged as failure:
             return _failure(failure)
         seconds = time.process_time() - start
-        save_networks(store, self.kind("bags"), config, bags.members)
+        save_networks(store, self.kind(name), config, bags.members if bags.shared is None else [bags.shared])
         rows = self.rows(config["data"]).all
         held_out = [
             _mean_squares(*self.predict(member, Subset(rows, out.nonzero().squeeze(1).tolist()))[:2])
@@ -264,15 +273,15 @@ class NetworkTrainings(ABC):
             **self._errors(bags.members, _means(held_out), bags.ensemble, config),
         }
 
-    def _stages(self, config: Config) -> Callable[..., list[nn.Module]]:
+    def _stages(self, config: Config, *, of_heads: bool = False) -> Callable[..., list[nn.Module]]:
         """A function that trains a network and returns it after every epoch."""
         criterion, fit_config = objective(ObjectiveConfig(**config["objective"])), FitConfig(**config["fit"])
 
         def fit_on(rows: Any, seed: int) -> list[nn.Module]:
             number = 1000 * int(config["data"]["seed"]) + seed
-            stages, network = Stages(), self._new({**config, "weights_seed": number})
-            own = replace(fit_config, seed=number)
-            fit(network, criterion, rows, None, own, progress=False, callbacks=[stages])
+            stages, network = Stages(), self._new({**config, "weights_seed": number}, of_heads=of_heads)
+            own, loss = replace(fit_config, seed=number), EachHead(criterion) if of_heads else criterion
+            fit(network, loss, rows, None, own, progress=False, callbacks=[stages])
             return stages.models
 
         return fit_on
@@ -287,12 +296,13 @@ class NetworkTrainings(ABC):
             batch_size=self.held_out_at_once,
         )
 
-    def _of_bags(self, fit_on: Callable[..., Any], config: Config) -> OutOfBag:
+    def _of_bags(self, fit_on: Callable[..., Any], config: Config, *, of_heads: bool) -> OutOfBag:
         design = {name: config[name] for name in ("members", "leave_out", "judges")}
         return fcal.crossfit(
             fit_on,
             self.rows(config["data"]).all,
             bags=Bags(**design),
+            heads=of_heads,
             seed=config["data"]["seed"],
             batch_size=self.held_out_at_once,
         )

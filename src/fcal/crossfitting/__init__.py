@@ -3,7 +3,7 @@
 from fcal.crossfitting.fitting import chosen_stages, scaled_nll
 from fcal.crossfitting.held_out import cv_plus, error_ratio, levelled
 from fcal.crossfitting.judging import Judged, judged
-from fcal.crossfitting.out_of_bag import Bags, OutOfBag
+from fcal.crossfitting.out_of_bag import Bags, OutOfBag, RowsOfHeads
 from fcal.crossfitting.procedure import CrossFit, WithScales, crossfit
 from fcal.crossfitting.recentering import Centered, location_of, recentred
 from fcal.crossfitting.repairing import Calibrated, usual_repair
@@ -15,6 +15,7 @@ __all__ = [
     "CrossFit",
     "Judged",
     "OutOfBag",
+    "RowsOfHeads",
     "WithScales",
     "chosen_stages",
     "crossfit",

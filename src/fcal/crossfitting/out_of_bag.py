@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.distributions import Distribution, Normal
-from torch.utils.data import Subset
+from torch.utils.data import Dataset, Subset
 
 from fcal._checks import check_integer, check_number
+from fcal._datasets import Batch, as_batch, get_batch
 from fcal.crossfitting.fitting import (
     accepted_arguments,
     as_stages,
@@ -31,6 +32,7 @@ from fcal.data.folds import left_out_rows
 from fcal.distributions.family import law_of
 from fcal.models.ensembles import Ensemble
 from fcal.models.predicting import predict
+from fcal.models.shared_trunk import SharedTrunk
 from fcal.recalibration import Recalibrator
 
 _ATTEMPTS = 3
@@ -100,6 +102,7 @@ class OutOfBag:
         retrained: Numbers of the networks that diverged and were trained again with another seed.
         judged: The judged rows as if all networks had left them out.
         valid_mask: Targets of the judged rows that count; None for all that are finite.
+        shared: The network whose heads the members are; None for networks of their own.
 
     Example:
         See :func:`fcal.crossfit`.
@@ -113,6 +116,7 @@ class OutOfBag:
     retrained: tuple[int, ...]
     judged: Judged
     valid_mask: Tensor | None
+    shared: SharedTrunk | None = None
 
     @property
     def held_out(self) -> Distribution:
@@ -127,7 +131,8 @@ class OutOfBag:
     @property
     def ensemble(self) -> Ensemble:
         """All networks together, before recalibration."""
-        return Ensemble(self.members, moments=isinstance(self.judged.pred, Normal))
+        members = self.members if self.shared is None else (self.shared,)
+        return Ensemble(members, moments=isinstance(self.judged.pred, Normal))
 
     def calibrated(self, repair: str | Recalibrator = "auto") -> Calibrated:
         """All networks together, recalibrated on the rows that they left out.
@@ -147,6 +152,7 @@ def out_of_bag(
     valid_mask: Tensor | None,
     *,
     bags: Bags,
+    heads: bool,
     groups: Sequence[Any] | Tensor | None,
     seed: int,
     batch_size: int,
@@ -160,6 +166,7 @@ def out_of_bag(
         target: Their targets.
         valid_mask: Targets that count; None for all that are finite.
         bags: Number of networks and the rows that they leave out.
+        heads: Whether ``fit`` trains all of them at once, as heads of one trunk.
         groups: Group of each row.
         seed: Seed of the draw of rows, and of the networks if ``fit`` takes a seed.
         batch_size: Rows predicted at once.
@@ -171,9 +178,15 @@ def out_of_bag(
         len(target), members=bags.members, share=bags.leave_out, judges=bags.judges, groups=groups, seed=seed
     )
     _check_enough(counted(target, valid_mask), left_out)
-    stages, curves, retrained = _train(fit, dataset, left_out, seed=seed, batch_size=batch_size, workers=workers)
-    chosen = chosen_stages(curves)
-    members = [models[stage] for models, stage in zip(stages, chosen, strict=True)]
+    shared: SharedTrunk | None = None
+    retrained: list[int] = []
+    if heads:
+        shared, stage = _train_heads(fit, dataset, left_out, seed=seed, batch_size=batch_size)
+        members, chosen = [shared.alone(number) for number in range(bags.members)], [stage] * bags.members
+    else:
+        stages, curves, retrained = _train(fit, dataset, left_out, seed=seed, batch_size=batch_size, workers=workers)
+        chosen = chosen_stages(curves)
+        members = [models[stage] for models, stage in zip(stages, chosen, strict=True)]
     preds = _predictions(members, dataset, target, batch_size)
     rows = judged(preds, left_out, target, valid_mask=valid_mask)
     return OutOfBag(
@@ -185,7 +198,69 @@ def out_of_bag(
         retrained=tuple(retrained),
         judged=rows,
         valid_mask=None if valid_mask is None else valid_mask[rows.rows],
+        shared=shared,
     )
+
+
+class RowsOfHeads(Dataset[Batch]):
+    """Rows with a boolean entry ``"left_out"``, True for the heads that must not learn from them.
+
+    Args:
+        dataset: The rows.
+        left_out: True where a head leaves out a row. Shape ``(heads, n)``.
+
+    Example:
+        >>> from fcal.crossfitting import RowsOfHeads
+        >>> data = torch.utils.data.TensorDataset(torch.zeros(2, 1), torch.zeros(2, 1))
+        >>> rows = RowsOfHeads(data, torch.tensor([[True, False], [False, False], [False, True]]))
+        >>> rows.heads, rows.__getitems__([0])["left_out"].tolist()
+        (3, [[True, False, False]])
+    """
+
+    def __init__(self, dataset: Any, left_out: Tensor) -> None:
+        self.dataset, self.left_out = dataset, left_out.T.contiguous()
+
+    @property
+    def heads(self) -> int:
+        """Number of heads."""
+        return self.left_out.shape[1]
+
+    def __len__(self) -> int:
+        return len(self.left_out)
+
+    def __getitem__(self, index: int) -> Batch:
+        return {**as_batch(self.dataset[index]), "left_out": self.left_out[index]}
+
+    def __getitems__(self, indices: Sequence[int]) -> Batch:
+        """Several rows, stacked."""
+        return {**get_batch(self.dataset, indices), "left_out": self.left_out[list(indices)]}
+
+
+def _train_heads(
+    fit: Callable[..., Any], dataset: Any, left_out: Tensor, *, seed: int, batch_size: int
+) -> tuple[SharedTrunk, int]:
+    """A network whose heads left out rows, and the stage of its training with the best score on them.
+
+    All heads share the trunk, and so the stage: rows have a part in the choice of their own judge, but only a small one
+    among all rows.
+    """
+    stages = as_stages(job_of(fit, RowsOfHeads(dataset, left_out), seed=1000 * seed)())
+    for model in stages:
+        if not isinstance(model, SharedTrunk) or len(model.heads) != len(left_out):
+            shown = f"{len(model.heads)} heads" if isinstance(model, SharedTrunk) else type(model).__name__
+            raise TypeError(f"expected `fit` to return a SharedTrunk of {len(left_out)} heads, got {shown}")
+    _check_scalars(dataset, stages[-1].alone(0))
+    held_out = [Subset(dataset, out.nonzero().squeeze(1).tolist()) for out in left_out]
+    curves = torch.tensor(
+        [
+            [held_out_score(model.alone(number), rows, batch_size) for model in stages]
+            for number, rows in enumerate(held_out)
+        ]
+    )
+    best = int(curves.sum(0).argmin())
+    if not bool(curves[:, best].isfinite().all()):
+        raise ValueError("expected a network that converges, got one whose heads diverged")
+    return stages[best], best
 
 
 def _seen_scores(

@@ -65,6 +65,7 @@ def crossfit(
     folds: int | None = None,
     cost: int | None = None,
     bags: Bags | None = None,
+    heads: bool = False,
     groups: Sequence[Any] | Tensor | None = None,
     seed: int = 0,
     batch_size: int = 256,
@@ -80,6 +81,7 @@ def crossfit(
     folds: int | None = None,
     cost: int | None = None,
     bags: Bags | None = None,
+    heads: bool = False,
     groups: Sequence[Any] | Tensor | None = None,
     seed: int = 0,
     correct: bool = True,
@@ -113,6 +115,10 @@ def crossfit(
         cost: Cost of an ensemble at most; 3 by default. It determines the number of models and the rows that they leave
             out; see :meth:`fcal.crossfitting.Bags.of_cost`.
         bags: These two, instead of ``folds`` or ``cost``.
+        heads: For a network that is too large to be trained several times: ``fit`` is called once, with all rows, whose
+            batches have an entry ``"left_out"`` (shape ``(rows, heads)``; the rows have a number ``heads``), and
+            returns a :class:`fcal.models.SharedTrunk`, or its stages. The trunk has seen every row, so judged rows are
+            not quite new, and error bars are a little too small; see docs/crossfitting.md for how much.
         groups: Group of each row; the rows of a group, such as frames of one sequence, are held out together.
         seed: Seed of the draw of folds.
         correct: For ``keep="full"``: reduce the errors of held-out rows a little, because the models that made them saw
@@ -153,13 +159,14 @@ def crossfit(
             target,
             valid_mask,
             bags=_bags(len(target), folds, cost, bags),
+            heads=check_flag("heads", heads),
             groups=groups,
             seed=seed,
             batch_size=batch_size,
             workers=workers,
         )
-    if cost is not None or bags is not None:
-        raise ValueError("expected `folds` with keep='full', got `cost` or `bags`, which are of an ensemble")
+    if cost is not None or bags is not None or heads:
+        raise ValueError("expected `folds` with keep='full', got `cost`, `bags` or `heads`, which are of an ensemble")
     return _of_folds(
         fit,
         dataset,

@@ -8,6 +8,7 @@ from fcal._registry import Registry
 from fcal.models.ensembles import Ensemble, mixture
 from fcal.models.networks import ConvNet, NormalHead, PointHead
 from fcal.models.predicting import Predicted, predict
+from fcal.models.shared_trunk import SharedTrunk
 
 __all__ = [
     "ConvNet",
@@ -15,6 +16,7 @@ __all__ = [
     "NormalHead",
     "PointHead",
     "Predicted",
+    "SharedTrunk",
     "by_name",
     "mixture",
     "names",

@@ -10,6 +10,7 @@ from torch.distributions import Categorical, Distribution, MixtureSameFamily, No
 
 from fcal._checks import check_flag, check_integer, check_number
 from fcal.distributions.functional import stack
+from fcal.models.shared_trunk import all_predictions
 
 _SMALLEST_SIGMA = 1e-3
 
@@ -54,7 +55,8 @@ class Ensemble(nn.Module):
     """A deep ensemble, which predicts the mixture of its members' predictions.
 
     Args:
-        members: Networks, or anything callable, that return distributions of one scalar family.
+        members: Networks, or anything callable, that return distributions of one scalar family; one with several heads
+            (:class:`fcal.models.SharedTrunk`) counts as many.
         moments: Predict the normal distribution with the moments of the mixture.
 
     Example:
@@ -74,7 +76,7 @@ class Ensemble(nn.Module):
 
     def forward(self, inputs: Any) -> MixtureSameFamily | Normal:
         """Mixture of the members' predictions, or the normal distribution of its moments."""
-        preds = [member(inputs) for member in self._calls]
+        preds = all_predictions(self._calls, inputs)
         return normal_of_mixture(preds) if self.moments else mixture(preds)
 
 

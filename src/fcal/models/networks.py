@@ -1,16 +1,19 @@
 """Networks that predict a normal distribution: the heads and a small convolutional network."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributions import Normal
 
 from fcal._checks import check_flag, check_integer, check_number
+from fcal.models.shared_trunk import SharedTrunk
 
 _SMALLEST_SIGMA = 1e-3
 _LARGEST_INITIAL = 1e30  # mean or sigma before training
 _LAYERS = 3
+_OF_CONVOLUTIONS = 2 * _LAYERS + 1  # convolutions with their activations, and the flattening
 _SHRINK = 2**_LAYERS
 _LARGEST_OPTION = 4096
 _MOST_WEIGHTS = 2**29  # 2 GB
@@ -140,6 +143,20 @@ class ConvNet(nn.Module):
             else NormalHead(hidden, outputs, centre=0.5, sigma=0.1)
         )
 
+    @classmethod
+    def with_heads(cls, heads: int, **options: Any) -> SharedTrunk:
+        """Networks that share their convolutions; each has a hidden layer and a head of its own.
+
+        Example:
+            >>> len(ConvNet.with_heads(3, size=16)(torch.zeros(5, 3, 16, 16)))
+            3
+        """
+        networks = [cls(**options) for _ in range(check_integer("heads", heads, at_least=2, at_most=1000))]
+        return SharedTrunk(
+            nn.Sequential(_Scaled(networks[0].size), networks[0].trunk[:_OF_CONVOLUTIONS]),
+            [nn.Sequential(network.trunk[_OF_CONVOLUTIONS:], network.head) for network in networks],
+        )
+
     @property
     def uncertainty_head(self) -> nn.Module | None:
         """The layer that predicts the standard deviation; None if the network is deterministic."""
@@ -154,16 +171,30 @@ class ConvNet(nn.Module):
         Returns:
             A distribution, or a tensor if the network is deterministic. Shape ``(N, outputs)``.
         """
-        if not isinstance(images, Tensor):
-            raise TypeError(f"expected `images` a torch.Tensor, got {type(images).__name__}")
-        if images.dim() != 4 or images.shape[1:] != (3, self.size, self.size):
-            expected = f"(N, 3, {self.size}, {self.size})"
-            raise ValueError(f"expected `images` of shape {expected}, got {tuple(images.shape)}")
-        if images.dtype != torch.uint8 and not images.is_floating_point():
-            raise TypeError(f"expected `images` of dtype uint8 or a floating one, got {images.dtype}")
-        scaled = images.float().div(255) if images.dtype == torch.uint8 else images
-        prediction: Normal | Tensor = self.head(self.trunk(scaled))
+        prediction: Normal | Tensor = self.head(self.trunk(_scaled(images, self.size)))
         return prediction
+
+
+class _Scaled(nn.Module):
+    """Images as floats in [0, 1]."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+
+    def forward(self, images: Tensor) -> Tensor:
+        return _scaled(images, self.size)
+
+
+def _scaled(images: Tensor, size: int) -> Tensor:
+    """Images as floats in [0, 1]; those of another shape or type are refused."""
+    if not isinstance(images, Tensor):
+        raise TypeError(f"expected `images` a torch.Tensor, got {type(images).__name__}")
+    if images.dim() != 4 or images.shape[1:] != (3, size, size):
+        raise ValueError(f"expected `images` of shape (N, 3, {size}, {size}), got {tuple(images.shape)}")
+    if images.dtype != torch.uint8 and not images.is_floating_point():
+        raise TypeError(f"expected `images` of dtype uint8 or a floating one, got {images.dtype}")
+    return images.float().div(255) if images.dtype == torch.uint8 else images
 
 
 def _check_weights(size: int, width: int, hidden: int) -> None:

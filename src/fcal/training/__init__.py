@@ -7,7 +7,7 @@ from fcal._datasets import as_batch
 from fcal.models.predicting import Predicted, predict
 from fcal.training import objectives
 from fcal.training.config import CrossfitConfig, DataConfig, ModelConfig, RecalibrationConfig, RunConfig
-from fcal.training.objectives import Objective, ObjectiveConfig, objective
+from fcal.training.objectives import EachHead, Objective, ObjectiveConfig, objective
 from fcal.training.optimization import FitConfig
 from fcal.training.record import Diverged, Fit
 from fcal.training.reproducibility import Batches
@@ -34,6 +34,7 @@ __all__ = [
     "CrossfitConfig",
     "DataConfig",
     "Diverged",
+    "EachHead",
     "Fit",
     "FitConfig",
     "ModelConfig",

@@ -113,7 +113,10 @@ def test_ablation_claims_follow_their_rules():
 
 def test_results_markdown_has_a_line_for_every_row_and_floor(entry):
     text = results_markdown(BOKEH.columns, entry)
-    assert text.count("\n") == 2 + len(entry.rows) + 2
+    assert text.count("\n") == 2 + len(entry.rows) + 2 + 2  # calibrated models, and those with one fitted factor
+    expected = BOKEH.columns[4].text(entry.details["repaired_floors"]["ece_q"]["expected"])
+    (line,) = (line for line in text.splitlines() if "one factor fitted to held-out rows" in line)
+    assert line.split("|")[6].strip() == expected
     assert "| nll | 1e+03 ± 0 | 500 ± 0 | 2 ± 0 |" in text
     assert "| mmd (failed) | -" in text
     assert failures(entry) == ["mmd failed: 2 of 2 seeds: lost"]

@@ -18,7 +18,7 @@ from fcal.benchmarks.problem import Prediction
 from fcal.benchmarks.scoring import central_interval, milliseconds
 from fcal.benchmarks.trainings import Datasets, NetworkTrainings
 from fcal.data import Bokeh, BokehConfig, BokehSplits, label_noise
-from fcal.models import ConvNet
+from fcal.models import ConvNet, SharedTrunk
 from fcal.sweeps import Store
 
 _FOR_PICTURES = ("curves", "gallery", "history")
@@ -40,6 +40,10 @@ class BokehTrainings(NetworkTrainings):
     def network(self, options: Mapping[str, Any]) -> ConvNet:
         """The network of these options."""
         return ConvNet(**options)
+
+    def shared(self, options: Mapping[str, Any], heads: int) -> SharedTrunk:
+        """Heads on shared convolutions."""
+        return ConvNet.with_heads(heads, **options)
 
     def name_of(self, data: Mapping[str, Any]) -> str:
         """Regime, noise and seed."""

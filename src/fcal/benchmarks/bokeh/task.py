@@ -67,6 +67,7 @@ class BokehTask(Task[Settings]):
         "oob_conformal",
         "oob_power",
         "oob_mse",
+        "oob_heads",
         "deterministic_3",
         "oof_temperature",
         "oof_nll",
