@@ -90,8 +90,8 @@ def _draw(task: Task[Any], done: Benchmark[Any], out: Path) -> list[Path]:
 
 def _ablation(task: Task[Any], settings: Any, arguments: Namespace, command: str) -> int:
     """Compute one ablation, and write its picture instead of the page."""
-    if arguments.methods is not None or (arguments.seeds or 1) != 1:
-        raise ValueError("expected `--ablation` without `--methods` and with one seed, got more")
+    if arguments.methods is not None:
+        raise ValueError("expected `--ablation` without `--methods`, got both")
     ablations = task.ablations()
     labels = {label: vars(arguments)[label] for label in ablations.LABELS}
     ablations.ablation_cells(arguments.ablation, settings, **labels)  # rejects bad input before a folder is created
@@ -101,6 +101,7 @@ def _ablation(task: Task[Any], settings: Any, arguments: Namespace, command: str
         settings,
         store=Store(out / "cells"),
         **labels,
+        seeds=arguments.seeds,
         workers=arguments.workers,
         progress=not arguments.json,
     )

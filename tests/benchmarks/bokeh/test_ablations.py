@@ -214,7 +214,7 @@ def test_cells_are_small(store, documents):
 @pytest.mark.parametrize("name", NAMES)
 def test_every_point_of_an_ablation_is_computed(documents, name):
     document = documents[name]
-    assert (document["task"], document["ablation"], document["seed"]) == ("bokeh", name, 0)
+    assert (document["task"], document["ablation"], document["seeds"]) == ("bokeh", name, 1)
     expected = {}
     for point in ablation_points(name, TINY, ends_only=True):
         expected.setdefault(point.series, []).append(point.x)
@@ -291,6 +291,22 @@ def test_point_that_cannot_be_computed_is_shown_as_crashed(store, documents, mon
     assert documents
     assert {(p["status"], p["reason"]) for p in found["series"]["fcal"]} == {("crashed", "RuntimeError: no memory")}
     assert found["floors"] == {}
+
+
+def test_ablation_of_several_seeds_has_means_and_the_numbers_of_every_seed(store, documents):
+    found = ablations.ablation("k", TINY, store=store, seeds=2, workers=1, progress=False, ends_only=True)
+    assert found["seeds"] == 2
+    for name, curve in found["series"].items():
+        for two, one in zip(curve, documents["k"]["series"][name], strict=True):
+            assert two["by_seed"]["nll"][0] == one["nll"]
+            assert two["by_seed"]["nll"][1] != one["nll"]
+            assert two["nll"] == pytest.approx(sum(two["by_seed"]["nll"]) / 2)
+
+
+def test_ablation_point_that_failed_in_one_seed_has_no_mean():
+    done = {"x": 1, "options": {}, "status": "done", "ece_q": 0.1}
+    failed = {"x": 1, "options": {}, "status": "failed", "reason": "lost"}
+    assert ablations._over_seeds([{"kl": [done]}, {"kl": [failed]}]) == {"kl": [failed]}
 
 
 def test_table_has_a_line_for_every_point(documents):

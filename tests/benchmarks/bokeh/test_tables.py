@@ -43,9 +43,9 @@ def entry():
     ]
     kl = [
         result(ece_q=0.1, ece_z=0.01, l1_gt=1.5, predict_ms=1.0),
-        result(ece_q=0.2, ece_z=0.01, l1_gt=1.5, predict_ms=1.0),
+        result(ece_q=0.21, ece_z=0.01, l1_gt=1.5, predict_ms=1.0),
     ]
-    wass = [result(ece_q=0.2, ece_z=0.01, l1_gt=1.0), result(ece_q=0.1, ece_z=0.01, l1_gt=1.0)]
+    wass = [result(ece_q=0.1, ece_z=0.01, l1_gt=1.0), result(ece_q=0.19, ece_z=0.01, l1_gt=1.0)]
     temperature = [result(ece_q=0.05, ece_z=0.015), result(ece_q=0.05, ece_z=0.015)]
     return made_up(
         nll=nll, fcal_kl=kl, fcal_wass=wass, temperature=temperature, mmd=[{"status": "failed", "reason": "lost"}] * 2
@@ -65,6 +65,13 @@ def test_claims_follow_their_rules(entry):
     assert "MMD does not converge" not in found  # no candidate by MMD alone
     assert "f-Cal costs nothing at inference" not in found  # no deterministic row to compare with
     assert not any("Isotonic" in claim for claim in found)  # no such row, no verdict
+
+
+def test_claim_below_asks_for_the_limit_and_not_for_the_mean():
+    """Differences of -0.2 and 0.1: a mean below 0, with a limit by Student's t far above it."""
+    nll, fcal = [result(ece_q=0.3), result(ece_q=0.3)], [result(ece_q=0.1), result(ece_q=0.4)]
+    one = made_up(nll=nll, fcal_kl=fcal, fcal_wass=fcal)
+    assert verdicts(one)["f-Cal is better calibrated than training by likelihood"] == "not reproduced"
 
 
 def test_claims_that_hold_in_one_table_only_are_partly_reproduced(entry):
@@ -101,14 +108,39 @@ def test_paired_with_the_likelihood_trained_as_long_takes_its_first_repetition()
     assert verdicts(one)["... for as many epochs (NLL may choose to stop earlier)"] == "not reproduced"
 
 
-def test_ablation_claims_follow_their_rules():
-    points = [{"x": k, "ece_q": value} for k, value in ((10, 0.4), (50, 0.3), (75, 0.1), (100, 0.2))]
-    (found,) = claims.ablation_claims({"k": {"series": {"fixed_lam": points}, "noise": "a", "regime": "b"}})
-    assert found.verdict == "reproduced"
-    assert "30.00 to 40.00 for K <= 50, 10.00 to 20.00 above" in found.numbers[0]
-    named = [{"x": name, "ece_q": value} for name, value in (("kl", 0.3), ("wasserstein", 0.1), ("hellinger", 0.2))]
-    (best,) = claims.ablation_claims({"divergence": {"series": {"fcal": named}, "noise": "a", "regime": "b"}})
-    assert best.verdict == "not reproduced"
+def point(x, *ece_q):
+    return {"x": x, "ece_q": sum(ece_q) / len(ece_q), "by_seed": {"ece_q": list(ece_q)}}
+
+
+def ablation_of(**series):
+    return {"series": series, "noise": "a", "regime": "b", "seeds": 2}
+
+
+@pytest.mark.parametrize(("at_75", "verdict"), [((0.1, 0.11), "reproduced"), ((0.01, 0.35), "not reproduced")])
+def test_ablation_claim_on_k_compares_all_pairs_by_their_limits(at_75, verdict):
+    points = [point(10, 0.4, 0.41), point(50, 0.3, 0.31), point(75, *at_75), point(100, 0.2, 0.21)]
+    (found,) = claims.ablation_claims({"k": ablation_of(fixed_lam=points)})
+    assert found.verdict == verdict
+    assert "a, b, 2 seeds: 30.50 to 40.50 for K <= 50, " in found.numbers[0]
+
+
+def test_ablation_claim_on_divergences_needs_both_of_the_paper_below_the_others():
+    for hellinger, verdict in (((0.2, 0.21), "not reproduced"), ((0.5, 0.51), "reproduced")):
+        named = [point("kl", 0.3, 0.31), point("wasserstein", 0.1, 0.11), point("hellinger", *hellinger)]
+        (best,) = claims.ablation_claims({"divergence": ablation_of(fcal=named)})
+        assert best.verdict == verdict
+
+
+def test_ablation_claim_on_gamma_noise_asks_for_a_drop_that_falls_below_five_per_cent():
+    def curve(*last):
+        return [
+            {"x": x, "drop_l1_gt": sum(drops) / 2, "by_seed": {"drop_l1_gt": list(drops)}}
+            for x, drops in ((0.5, (30.0, 31.0)), (100.0, last))
+        ]
+
+    for last, verdict in (((1.0, 1.5), "reproduced"), ((8.0, 8.5), "not reproduced"), ((-9.0, 9.0), "not reproduced")):
+        (found,) = claims.ablation_claims({"gamma": ablation_of(fcal_kl=curve(*last), fcal_wass=curve(*last))})
+        assert found.verdict == verdict
 
 
 def test_results_markdown_has_a_line_for_every_row_and_floor(entry):
@@ -209,7 +241,7 @@ def test_crashed_cell_is_not_a_failed_method():
 def test_ablation_claims_with_missing_points_are_not_reproduced():
     series = {name: [{"x": 1.0}, {"x": 9.0}] for name in ("fcal_kl", "fcal_wass")}
     documents = {
-        "k": {"series": {"fixed_lam": [{"x": 75, "ece_q": 0.1}]}, "noise": "a", "regime": "b"},
-        "gamma": {"series": series, "noise": "a", "regime": "b"},
+        "k": ablation_of(fixed_lam=[{"x": 75, "ece_q": 0.1}]),
+        "gamma": ablation_of(**series),
     }
     assert [one.verdict for one in claims.ablation_claims(documents)] == ["not reproduced"] * 2

@@ -89,6 +89,7 @@ def _floor(document: Mapping[str, Any], panel: Panel) -> tuple[float, float] | N
 
 
 def _headline(document: Mapping[str, Any]) -> str:
-    data = f"{document['noise']} noise, {document['regime']}, one seed"
+    seeds = "one seed" if document["seeds"] == 1 else f"mean of {document['seeds']} seeds"
+    data = f"{document['noise']} noise, {document['regime']}, {seeds}"
     grid = f"K = {document['df']}, S = {document['bins']}, n = {document['n_test']:,}"
     return f"{document['title']}\n{data}; evaluated at {grid}"

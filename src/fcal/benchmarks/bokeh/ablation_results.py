@@ -3,8 +3,10 @@
 import importlib
 import time
 from collections.abc import Iterable, Mapping
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from fcal._checks import check_integer
 from fcal.benchmarks.bokeh.ablations import ABLATIONS, POINT_COLUMNS, Ablation, Point, compute
 from fcal.benchmarks.bokeh.settings import Settings
 from fcal.sweeps import Cell, Outcome, Store, run
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LABELS = ("noise", "regime")  # arguments that choose the data
-SEED = 0
+SEEDS = 3  # of every point, if the settings have as many
 _USUAL_NOISE, _USUAL_REGIME = "heteroscedastic", "paper-like"
 _DROPS = ("l1_gt", "l1")
 _SHOWN = ("l1_gt", "l1", "ece_z", "ece_q", "nll", "crps", "epoch")
@@ -25,9 +27,10 @@ def ablation_points(
     noise: str | None = None,
     regime: str | None = None,
     *,
+    seed: int = 0,
     ends_only: bool = False,
 ) -> list[Point]:
-    """The points of an ablation; see :func:`ablation`.
+    """The points of an ablation with one seed; see :func:`ablation`.
 
     Raises:
         ValueError: An unknown ablation (the known ones are listed), noise or regime, or a noise that does not fit.
@@ -36,19 +39,21 @@ def ablation_points(
     noise = noise or design.noise or _USUAL_NOISE
     if design.noise not in (None, noise):
         raise ValueError(f"expected `noise` {design.noise!r} for the ablation {name!r}, got {noise!r}")
-    points = design.points(settings, settings.data(noise, regime or _USUAL_REGIME, SEED))
+    points = design.points(settings, settings.data(noise, regime or _USUAL_REGIME, seed))
     return _ends(points) if ends_only else points
 
 
-def ablation_cells(name: str, settings: Settings, noise: str | None = None, regime: str | None = None) -> list[Cell]:
-    """The cells of an ablation, each once.
+def ablation_cells(
+    name: str, settings: Settings, noise: str | None = None, regime: str | None = None, *, seed: int = 0
+) -> list[Cell]:
+    """The cells of an ablation with one seed, each once.
 
     Example:
         >>> from fcal.benchmarks.bokeh import PRESETS
         >>> len(ablation_cells("gamma", PRESETS["tiny"]))  # 7 shapes, 4 networks
         28
     """
-    return list(dict.fromkeys(point.cell for point in ablation_points(name, settings, noise, regime)))
+    return list(dict.fromkeys(point.cell for point in ablation_points(name, settings, noise, regime, seed=seed)))
 
 
 def ablation(
@@ -58,14 +63,15 @@ def ablation(
     store: Store,
     noise: str | None = None,
     regime: str | None = None,
+    seeds: int | None = None,
     workers: int = 2,
     progress: bool = True,
     ends_only: bool = False,
 ) -> dict[str, Any]:
     """Compute missing points of an ablation, and collect its curves.
 
-    One seed; every point starts from the same stored weights and trains for ``settings.tune_epochs``, of which the
-    one with the lowest validation likelihood is kept.
+    Every point of a seed starts from the same stored weights and trains for ``settings.tune_epochs``, of which the one
+    with the lowest validation likelihood is kept.
 
     Args:
         name: ``"k"``, ``"gamma"``, ``"lambda"`` or ``"divergence"``.
@@ -73,26 +79,28 @@ def ablation(
         store: Store of finished cells.
         noise: Kind of label noise; heteroscedastic by default, and Gamma for ``"gamma"``.
         regime: Regime of the data; paper-like by default.
+        seeds: Number of seeds, each with images and weights of its own; by default three, or as many as the settings
+            have.
         workers: Processes.
         progress: Whether a bar is shown.
         ends_only: Whether only the first and the last point of every curve are computed.
 
     Returns:
-        Plain values: ``series`` has a list of points for every curve, each with ``x``, ``status``, ``options`` and the
-        columns; ``x`` is None for points that do not depend on the varied quantity. A network that could not be trained
-        has the status ``"failed"``, one that could not be computed ``"crashed"``, both with a reason, without numbers.
+        Plain values: ``series`` has a list of points for every curve, each with ``x``, ``status``, ``options``, the
+        columns as means over seeds, and ``by_seed``; ``x`` is None for points that do not depend on the varied
+        quantity. A network that could not be trained has the status ``"failed"``, one that could not be computed
+        ``"crashed"``, both with a reason, without numbers; so has a point with such a network in any seed.
 
     Raises:
         ValueError: An unknown ablation (the known ones are listed), noise or regime, or a noise that does not fit.
     """
     start = time.perf_counter()
-    points = ablation_points(name, settings, noise, regime, ends_only=ends_only)
-    outcomes = run([point.cell for point in points], compute, store=store, workers=workers, progress=progress)
-    design, data = ABLATIONS[name], points[0].cell.config["fit"]["data"]
-    series: dict[str, list[dict[str, Any]]] = {}
-    for point in points:
-        series.setdefault(point.series, []).append(_entry(point, outcomes[point.cell]))
-    _add_drops(design, series)
+    count = check_integer("seeds", min(SEEDS, settings.seeds) if seeds is None else seeds, at_least=1, at_most=1000)
+    of_seeds = [ablation_points(name, settings, noise, regime, seed=seed, ends_only=ends_only) for seed in range(count)]
+    cells = [point.cell for points in of_seeds for point in points]
+    outcomes = run(cells, compute, store=store, workers=workers, progress=progress)
+    design, data = ABLATIONS[name], cells[0].config["fit"]["data"]
+    series = _over_seeds([_curves(design, points, outcomes) for points in of_seeds])
     return {
         "task": "bokeh",
         "ablation": name,
@@ -100,7 +108,7 @@ def ablation(
         "varied": design.varied,
         "noise": data["noise"],
         "regime": data["regime"],
-        "seed": SEED,
+        "seeds": count,
         "bins": settings.bins,
         "df": settings.df,
         "n_test": 2 * (settings.images // 5 + settings.extra),
@@ -141,6 +149,33 @@ def _ends(points: list[Point]) -> list[Point]:
         of_series.setdefault(point.series, []).append(point)
     kept = {id(point) for curve in of_series.values() for point in (curve[0], curve[-1])}
     return [point for point in points if id(point) in kept]
+
+
+def _curves(design: Ablation, points: list[Point], outcomes: Mapping[Cell, Outcome]) -> dict[str, list[dict[str, Any]]]:
+    """Every point of one seed, by curve."""
+    series: dict[str, list[dict[str, Any]]] = {}
+    for point in points:
+        series.setdefault(point.series, []).append(_entry(point, outcomes[point.cell]))
+    _add_drops(design, series)
+    return series
+
+
+def _over_seeds(of_seeds: list[dict[str, list[dict[str, Any]]]]) -> dict[str, list[dict[str, Any]]]:
+    """Curves of several seeds as one: means, and the numbers of every seed."""
+    return {
+        name: [_mean_point(points) for points in zip(*(series[name] for series in of_seeds), strict=True)]
+        for name in of_seeds[0]
+    }
+
+
+def _mean_point(points: tuple[dict[str, Any], ...]) -> dict[str, Any]:
+    broken = next((point for point in points if point["status"] != "done"), None)
+    if broken is not None:
+        return broken
+    known = {name: points[0][name] for name in ("x", "options", "status")}
+    by_seed = {name: [point[name] for point in points] for name in points[0] if name not in known}
+    means = {name: None if None in values else fmean(values) for name, values in by_seed.items()}
+    return {**known, **means, "by_seed": by_seed}
 
 
 def _entry(point: Point, outcome: Outcome) -> dict[str, Any]:
