@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ for _kind in ("groundtruth", "velodyne_raw"):
 _SIDES = {"l": "02", "r": "03", "2": "02", "3": "03"}
 _IMAGES = (".png", ".jpg")
 _NO_DEPTH = "None"
-_DEEPEST = 2  # levels of folders above the trees
+_DEEPEST = 3  # levels of folders above the trees
 _SHOWN = 60  # characters of a line in a message
 
 
@@ -55,9 +55,9 @@ def kitti_depth(
 
     The raw tree (``2011_09_26/2011_09_26_drive_0002_sync/image_02/data/...``) and the depth tree
     (``train/2011_09_26_drive_0002_sync/proj_depth/groundtruth/image_02/...``, also ``val/...``) are looked for in
-    ``root`` and up to two folders below it, such as ``kitti_raw`` and ``data_depth_annotated``. Images may have been
-    converted to JPEG. Lines without a depth map (45 of the 697 of Eigen's test list) are left out; files that do not
-    exist are reported in one warning.
+    ``root`` and up to three levels below it, such as in ``kitti_raw`` and ``data_depth_annotated``. Images may have
+    been converted to JPEG. Lines without a depth map (45 of the 697 of Eigen's test list) are left out; files that do
+    not exist are reported in one warning.
 
     Args:
         root: Folder of the trees.
@@ -120,14 +120,20 @@ class _Tree:
     """Folders in which the first folder of a relative path may lie; each folder is listed once, also if it is remote.
 
     Args:
-        root: Folder to search, down to two levels below it.
+        root: Folder to search, down to three levels below it, and not below a folder that has some.
         wanted: First folders of the paths.
     """
 
     def __init__(self, root: Path, wanted: set[str]) -> None:
         self._names: dict[Path, frozenset[str]] = {}
-        self._bases = [base for base in _folders(root, _DEEPEST) if wanted & self._listing(base)]
         self._focals: dict[Path, float] = {}
+        self._bases: list[Path] = []
+        level = [root]
+        for _ in range(_DEEPEST + 1):
+            bases = [folder for folder in level if wanted & self._listing(folder)]
+            self._bases += bases
+            others = [folder for folder in level if folder not in bases]
+            level = [folder / name for folder in others for name in sorted(self._listing(folder)) if name[0] != "."]
 
     def find(self, relative: Path, suffixes: Sequence[str] = ()) -> Path | None:
         """A file, perhaps with another suffix; None if it does not exist."""
@@ -150,18 +156,11 @@ class _Tree:
 
     def _listing(self, folder: Path) -> frozenset[str]:
         if folder not in self._names:
-            self._names[folder] = (
-                frozenset(entry.name for entry in folder.iterdir()) if folder.is_dir() else frozenset()
-            )
+            try:
+                self._names[folder] = frozenset(entry.name for entry in folder.iterdir())
+            except OSError:  # no folder, or one that may not be read
+                self._names[folder] = frozenset()
         return self._names[folder]
-
-
-def _folders(root: Path, levels: int) -> Iterator[Path]:
-    """A folder and those below it, the upper ones first."""
-    level = [root]
-    for _ in range(levels + 1):
-        yield from level
-        level = [inner for folder in level for inner in sorted(folder.iterdir()) if inner.is_dir()]
 
 
 def read_list(path: str | os.PathLike[str]) -> list[ListedFrame]:
