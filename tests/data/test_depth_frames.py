@@ -227,7 +227,7 @@ def test_more_than_one_percent_of_bad_frames_is_an_error(hundred, tmp_path):
     data = DepthFrames([*bad, *hundred[2:]], VIEW)
     with pytest.warns(UserWarning, match="none-1"):
         data[1]
-    message = "expected at most 1% of 100 frames that cannot be read, got 2, the first: expected .*none-0.png"
+    message = "expected at most 1% unreadable frames, got 2 of 100, the first: expected .*none-0.png, got no such file"
     with pytest.raises(ValueError, match=message):
         data.__getitems__([0, 5])
 
@@ -236,6 +236,21 @@ def test_share_of_bad_frames_is_that_of_all_frames_for_a_subset(hundred, tmp_pat
     data = DepthFrames([replace(hundred[0], depth=tmp_path / "none.png"), *hundred[1:]], VIEW)
     with pytest.warns(UserWarning, match="none.png"):
         assert data.subset([0, 1])[0]["target"].isnan().all()
+
+
+def test_frame_drawn_twice_is_bad_once(hundred, tmp_path):
+    data = DepthFrames([replace(hundred[0], depth=tmp_path / "none.png"), *hundred[1:]], VIEW)
+    bag = data.subset([0, 0, 1])
+    with pytest.warns(UserWarning, match="none.png") as caught:
+        bag.__getitems__([0, 1, 2])
+    assert (len(caught), len(bag.skipped), len(data.skipped)) == (1, 1, 1)
+
+
+def test_pickled_dataset_remembers_what_was_skipped(hundred, tmp_path):
+    data = DepthFrames([replace(hundred[0], depth=tmp_path / "none.png"), *hundred[1:]], VIEW)
+    with pytest.warns(UserWarning, match="none.png"):
+        data[0]
+    assert pickle.loads(pickle.dumps(data)).skipped == data.skipped == [(tmp_path / "none.png", data.skipped[0][1])]
 
 
 def test_unreadable_image_is_an_error_where_items_have_no_common_size(hundred, tmp_path):
@@ -278,7 +293,7 @@ def test_frames_of_several_sizes_need_a_size(tmp_path):
         (lambda _: DepthFrames([]), ValueError, "expected `frames` with at least 1 frame, got none"),
         (lambda data: data[8], IndexError, "expected `index` within 8 frames, got 8"),
         (lambda data: data[0.5], TypeError, "expected `index` an int, got float"),
-        (lambda data: data.subset([]), ValueError, "expected `indices` of at least 1 frame, got none"),
+        (lambda data: data.subset([]), ValueError, "expected `frames` with at least 1 frame, got none"),
         (lambda data: DepthFrames(data.frames, cache=1), TypeError, "expected `cache` a bool, got int 1"),
         (lambda data: replace(data.frames[0], focal=0.0), ValueError, "expected `focal` within [1, 100000], got 0.0"),
     ],

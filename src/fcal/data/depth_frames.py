@@ -1,6 +1,5 @@
 """Frames of an image and a sparse depth map, read from files as a dataset; damaged ones are skipped and reported."""
 
-import copy
 import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,8 +38,11 @@ class FrameError(ValueError):
     """
 
     def __init__(self, path: Path, message: str) -> None:
-        super().__init__(message)
+        super().__init__(path, message)  # both, so that it can be pickled
         self.path = path
+
+    def __str__(self) -> str:
+        return str(self.args[1])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,8 +106,8 @@ class DepthFrames(Dataset[Mapping[str, Tensor]]):
         self.view = DepthView() if view is None else view
         self._keeps = check_flag("cache", cache)
         self._population = len(self.frames)
-        self._cached: dict[int, tuple[Tensor, Tensor]] = {}
-        self._faults: dict[int, FrameError] = {}
+        self._cached: dict[DepthFrame, tuple[Tensor, Tensor]] = {}
+        self._faults: dict[DepthFrame, FrameError] = {}
 
     @property
     def groups(self) -> list[str]:
@@ -115,7 +117,8 @@ class DepthFrames(Dataset[Mapping[str, Tensor]]):
     @property
     def skipped(self) -> list[tuple[Path, str]]:
         """Files that could not be read until now, each with the reason, in the order of the frames."""
-        return [(fault.path, str(fault)) for _, fault in sorted(self._faults.items())]
+        faults = [self._faults[frame] for frame in dict.fromkeys(self.frames) if frame in self._faults]
+        return [(fault.path, str(fault)) for fault in faults]
 
     def __len__(self) -> int:
         return len(self.frames)
@@ -142,14 +145,9 @@ class DepthFrames(Dataset[Mapping[str, Tensor]]):
         return {**self.__dict__, "_cached": {}}
 
     def subset(self, indices: Iterable[int]) -> "DepthFrames":
-        """These frames as a dataset of its own, with their groups; 1 % is still counted of all frames."""
-        part = copy.copy(self)
-        positions = self._positions(indices)
-        part.frames = tuple(self.frames[index] for index in positions)
-        part._cached = {new: self._cached[old] for new, old in enumerate(positions) if old in self._cached}
-        part._faults = {new: self._faults[old] for new, old in enumerate(positions) if old in self._faults}
-        if not part.frames:
-            raise ValueError("expected `indices` of at least 1 frame, got none")
+        """These frames as a dataset with their groups. It shares the cache, and 1 % still refers to all frames."""
+        part = DepthFrames([self.frames[index] for index in self._positions(indices)], self.view, cache=self._keeps)
+        part._population, part._cached, part._faults = self._population, self._cached, self._faults
         return part
 
     def truth(self, indices: Iterable[int] | None = None) -> DepthTruth | None:
@@ -174,20 +172,20 @@ class DepthFrames(Dataset[Mapping[str, Tensor]]):
 
     def _pixels(self, index: int) -> tuple[Tensor, Tensor]:
         """Image of bytes and target of a frame."""
-        if index in self._cached:
-            return self._cached[index]
         frame, image, target = self.frames[index], None, None
+        if frame in self._cached:
+            return self._cached[frame]
         try:
             pixels = read_image(frame.image)
             placement = self._placement(frame, pixels.shape[:2])
             image = resized_image(torch.from_numpy(pixels), placement)
             target = self._target(frame, placement, pixels.shape[:2])
         except FrameError as fault:
-            self._skip(index, fault)
-        image = self._blank(index) if image is None else image
+            self._skip(frame, fault)
+        image = self._blank(frame) if image is None else image
         pair = image, torch.full(image.shape[1:], torch.nan) if target is None else target
         if self._keeps:
-            self._cached[index] = pair
+            self._cached[frame] = pair
         return pair
 
     def _placement(self, frame: DepthFrame, shape: tuple[int, ...]) -> Placement:
@@ -200,10 +198,8 @@ class DepthFrames(Dataset[Mapping[str, Tensor]]):
         depth = read_map(frame.depth, shape)
         cells, pixels = self._measured(frame, placement, depth)
         if not len(cells):
-            limits = f"between {self.view.least:g} and {self.view.cap:g} m"
-            raise FrameError(
-                frame.depth, f"expected {frame.depth} with a depth {limits} in the part that is shown, got none"
-            )
+            limits = f"between {self.view.least:g} and {self.view.cap:g} m in the part that is shown"
+            raise FrameError(frame.depth, f"expected {frame.depth} with a depth {limits}, got none")
         return _filled(placement, cells, depth, pixels, DEPTH_UNIT)
 
     def _measured(self, frame: DepthFrame, placement: Placement, depth: NDArray[np.int32]) -> tuple[Tensor, Tensor]:
@@ -222,7 +218,7 @@ class DepthFrames(Dataset[Mapping[str, Tensor]]):
 
     def _true_depth(self, index: int) -> tuple[Tensor, Tensor]:
         frame, target = self.frames[index], self._pixels(index)[1]
-        if index in self._faults or frame.truth is None or frame.sigma is None:
+        if frame in self._faults or frame.truth is None or frame.sigma is None:
             return torch.full_like(target, torch.nan), torch.full_like(target, torch.nan)
         depth = read_map(frame.depth, None)
         placement = self._placement(frame, depth.shape)
@@ -233,23 +229,21 @@ class DepthFrames(Dataset[Mapping[str, Tensor]]):
             _filled(placement, cells, sigma, pixels, SIGMA_UNIT),
         )
 
-    def _blank(self, index: int) -> Tensor:
+    def _blank(self, frame: DepthFrame) -> Tensor:
         """An image for a frame without one; without a common size there is no batch to keep in shape."""
         if self.view.shape is None:
-            raise self._faults[index]
+            raise self._faults[frame]
         return blank_image(self.view.shape)
 
-    def _skip(self, index: int, fault: FrameError) -> None:
+    def _skip(self, frame: DepthFrame, fault: FrameError) -> None:
         """Record a frame that cannot be read, and warn of it once."""
-        is_new = index not in self._faults
-        self._faults[index] = fault
+        is_known = frame in self._faults
+        self._faults[frame] = fault
         if len(self._faults) > MOST_SKIPPED * self._population:
+            count = f"{len(self._faults)} of {self._population}"
             first = self.skipped[0][1]
-            raise ValueError(
-                f"expected at most {MOST_SKIPPED:.0%} of {self._population} frames that cannot be read, got "
-                f"{len(self._faults)}, the first: {first}"
-            )
-        if is_new:
+            raise ValueError(f"expected at most {MOST_SKIPPED:.0%} unreadable frames, got {count}, the first: {first}")
+        if not is_known:
             warnings.warn(f"skipped a frame: {fault}", stacklevel=2)
 
 
@@ -317,7 +311,7 @@ def _decoded(path: Path, mode: str | None) -> tuple[NDArray[Any], str]:
     except FileNotFoundError:
         raise FrameError(path, f"expected {path}, got no such file") from None
     except Exception as error:  # Pillow raises many types of errors: OSError, SyntaxError, struct.error, ...
-        reason = " ".join(str(error).replace(os.fspath(path), "").split())[:120] or type(error).__name__
+        reason = " ".join(str(error).replace(f"{os.fspath(path)!r}", "").split())[:120] or type(error).__name__
         raise FrameError(path, f"expected {path} an image file that can be read, got: {reason}") from None
 
 

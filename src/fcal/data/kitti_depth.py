@@ -184,7 +184,7 @@ def _listed(line: str, where: str) -> ListedFrame:
         expected = "3 fields (IMAGE DEPTH FOCAL or FOLDER FRAME SIDE)"
         raise ValueError(f"expected {where} with {expected}, got {len(fields)}: {line.strip()[:_SHOWN]!r}")
     if fields[2] in _SIDES and Path(fields[0]).suffix not in _IMAGES:
-        return _from_folder(*fields, where=where)
+        return _from_folder(fields[0], fields[1], _SIDES[fields[2]], where)
     image, depth = (Path(name.lstrip("/")) for name in fields[:2])
     if len(image.parts) != 5 or (fields[1] != _NO_DEPTH and len(depth.parts) != 5):
         paths = "DATE/DRIVE/image_02/data/FRAME.png DRIVE/proj_depth/groundtruth/image_02/FRAME.png"
@@ -192,11 +192,11 @@ def _listed(line: str, where: str) -> ListedFrame:
     return ListedFrame(image, None if fields[1] == _NO_DEPTH else depth, _number(fields[2], where))
 
 
-def _from_folder(folder: str, frame: str, side: str, where: str) -> ListedFrame:
+def _from_folder(folder: str, frame: str, camera_number: str, where: str) -> ListedFrame:
     parts = Path(folder).parts
     if len(parts) != 2 or not frame.isdecimal():
         raise ValueError(f"expected {where} with DATE/DRIVE and a frame number, got {folder[:_SHOWN]} {frame[:_SHOWN]}")
-    camera, name = f"image_{_SIDES[side]}", f"{int(frame):010d}.png"
+    camera, name = f"image_{camera_number}", f"{int(frame):010d}.png"
     depth = Path(parts[1], "proj_depth", "groundtruth", camera, name)
     return ListedFrame(Path(folder, camera, "data", name), depth, None)
 
