@@ -404,7 +404,7 @@ def test_options_are_read_by_name_and_a_misspelt_one_is_refused():
 def test_bokeh_is_known_by_name():
     splits = data.by_name("bokeh")(images=10, size=16, radius=0.1)
     assert [len(splits.train), len(splits.validation), len(splits.test)] == [6, 2, 2]
-    with pytest.raises(ValueError, match="expected `data` one of 'bokeh', .*, got 'boke' \\(did you mean 'bokeh'\\?\\)"):
+    with pytest.raises(ValueError, match=r"expected `data` one of 'bokeh', .*, got 'boke' \(did you mean 'bokeh'"):
         data.by_name("boke")
 
 

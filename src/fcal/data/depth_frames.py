@@ -56,6 +56,11 @@ class DepthFrame:
         focal: Focal length in pixels of the image as stored.
         sigma: Standard deviation of the noise of each measured depth, metres x 4096, where it is known.
         truth: Depth without noise, metres x 256, where it is known.
+
+    Example:
+        >>> frame = DepthFrame(image=Path("0.jpg"), depth=Path("0.png"), group="drive 5", focal=721.5377)
+        >>> DepthFrames([frame] * 3).subset([2]).groups
+        ['drive 5']
     """
 
     image: Path

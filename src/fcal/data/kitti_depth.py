@@ -73,19 +73,18 @@ def kitti_depth(
     Raises:
         ValueError: A folder, the list or a calibration does not exist or is malformed, or all frames are missing.
     """
-    listed = [line for line in read_list(frame_list) if line.depth is not None]
+    listed = [(line, line.depth) for line in read_list(frame_list) if line.depth is not None]
     folders = _folder("root", root), _folder("depth_root", depth_root or root)
-    images = _Tree(folders[0], {line.image.parts[0] for line in listed})
-    maps = _Tree(folders[1], {line.drive for line in listed})
+    images = _Tree(folders[0], {line.image.parts[0] for line, _ in listed})
+    maps = _Tree(folders[1], {line.drive for line, _ in listed})
     frames, missing = [], []
-    for line in listed:
-        assert line.depth is not None
-        image, depth = images.find(line.image, _IMAGES), maps.find(_of_kind(line.depth, KINDS[kind]))
+    for line, listed_map in listed:
+        image, depth = images.find(line.image, _IMAGES), maps.find(_of_kind(listed_map, KINDS[kind]))
         if image is None or depth is None:
-            missing.append(line.image if image is None else _of_kind(line.depth, kind))
+            missing.append(line.image if image is None else _of_kind(listed_map, kind))
             continue
         focal = line.focal or images.focal(line.image)
-        known = {name: maps.find(_of_kind(line.depth, name)) for name in ("sigma", "truth") if kind == "groundtruth"}
+        known = {name: maps.find(_of_kind(listed_map, name)) for name in ("sigma", "truth") if kind == "groundtruth"}
         frames.append(DepthFrame(image=image, depth=depth, group=line.drive, focal=focal, **known))
     _report_missing(frame_list, folders, len(listed), missing)
     return frames
