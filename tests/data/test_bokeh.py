@@ -404,7 +404,7 @@ def test_options_are_read_by_name_and_a_misspelt_one_is_refused():
 def test_bokeh_is_known_by_name():
     splits = data.by_name("bokeh")(images=10, size=16, radius=0.1)
     assert [len(splits.train), len(splits.validation), len(splits.test)] == [6, 2, 2]
-    with pytest.raises(ValueError, match="expected `data` one of 'bokeh', got 'boke' \\(did you mean 'bokeh'\\?\\)"):
+    with pytest.raises(ValueError, match=r"expected `data` one of 'bokeh', .*, got 'boke' \(did you mean 'bokeh'"):
         data.by_name("boke")
 
 
@@ -420,7 +420,7 @@ def test_options_called_name_are_options(monkeypatch):
 def test_own_data_can_be_registered(monkeypatch):
     monkeypatch.setattr(data._FACTORIES, "_entries", dict(data._FACTORIES._entries))
     data.register("half", lambda size: BokehSplits(replace(SMALL, size=size)))
-    assert data.names() == ["bokeh", "half"]
+    assert {"bokeh", "half"} <= set(data.names())
     assert data.by_name("half")(size=16).train[0]["input"].shape == (3, 16, 16)
     with pytest.raises(ValueError, match="not taken, got 'half'"):
         data.register("half", BokehSplits)

@@ -1,4 +1,4 @@
-"""Datasets with known noise, assignment to folds, and the registry of datasets."""
+"""Datasets with known noise, frames of images and depth, assignment to folds, and the registry of datasets."""
 
 from collections.abc import Callable, Mapping
 from typing import Protocol
@@ -8,16 +8,28 @@ from torch.utils.data import Dataset
 
 from fcal._registry import Registry
 from fcal.data.bokeh import Bokeh, BokehConfig, BokehSplits
+from fcal.data.depth_frames import DepthFrame, DepthFrames, DepthSplits, DepthTruth, FrameSplits
+from fcal.data.depth_views import DepthView
 from fcal.data.folds import fold_numbers, group_numbers
+from fcal.data.kitti_depth import kitti_depth, kitti_depth_splits
+from fcal.data.kitti_mini import kitti_mini, kitti_mini_splits
 
 __all__ = [
     "Bokeh",
     "BokehConfig",
     "BokehSplits",
+    "DepthFrame",
+    "DepthFrames",
+    "DepthSplits",
+    "DepthTruth",
+    "DepthView",
+    "FrameSplits",
     "Splits",
     "by_name",
     "fold_numbers",
     "group_numbers",
+    "kitti_depth",
+    "kitti_mini",
     "names",
     "register",
 ]
@@ -41,6 +53,8 @@ class Splits(Protocol):
 
 _FACTORIES: Registry[Callable[..., Splits]] = Registry("data")
 _FACTORIES.add("bokeh", BokehSplits.from_options)
+_FACTORIES.add("kitti-depth", kitti_depth_splits)
+_FACTORIES.add("kitti-mini", kitti_mini_splits)
 
 
 def names() -> list[str]:
