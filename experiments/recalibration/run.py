@@ -20,7 +20,8 @@ import fcal
 from fcal._checks import check_integer
 from fcal._config import read_config
 from fcal._files import atomic_path, provenance, writable_folder, write_json
-from fcal.recalibration import Affine, Conformal, GPBeta, Isotonic, Recalibrator, Temperature
+from fcal.crossfitting import usual_repair
+from fcal.recalibration import Affine, Conformal, GPBeta, Isotonic, Power, Recalibrator, Temperature
 
 LEVELS = (0.5, 0.9, 0.95, 0.99)
 SCORED = 2000  # fresh rows of the CRPS
@@ -33,7 +34,12 @@ METHODS: dict[str, Callable[[], Recalibrator]] = {
     "conformal": Conformal,
     "gp-beta": GPBeta,
 }
-CONTAMINATED: dict[str, Callable[[], Recalibrator]] = {**METHODS, "conformal, centred": lambda: Conformal(centred=True)}
+DEFAULT = "default of crossfit"  # chosen by the calibration rows
+CONTAMINATED: dict[str, Callable[[], Recalibrator]] = {
+    **METHODS,
+    "power": Power,
+    "conformal, centred": lambda: Conformal(centred=True),
+}
 ERRORS = {
     "quarter": "sigma x 1/4",
     "half": "sigma x 1/2",
@@ -134,14 +140,19 @@ def contaminated_cell(config: Config, noise: str, seed: int) -> dict[str, dict[s
         draw(count, generator, heavy=noise == "heavy") for count in (config.calibration_rows, config.fresh_rows)
     )
     wild, numbers = spoilt(calibration, generator), {}
-    for name, method in CONTAMINATED.items():
-        clean, repair = (method().fit(rows.predicted("half"), rows.target) for rows in (calibration, wild))
+    for name in (*CONTAMINATED, DEFAULT):
+        clean, repair = (_fitted(name, rows.predicted("half"), rows.target) for rows in (calibration, wild))
         before, after = (with_crps(each, fresh) for each in (clean, repair))
         moved = {f"move_{key}": abs(after[key] - before[key]) for key in before}
         relative = {"move_crps": abs(after["crps"] / before["crps"] - 1)}
         left_out = 0 if repair.wild is None else repair.wild.count
         numbers[name] = after | moved | relative | {"left_out": float(left_out), "clean_nll": before["nll"]}
     return numbers
+
+
+def _fitted(name: str, pred: Distribution, target: Tensor) -> Recalibrator:
+    method = usual_repair(pred, target) if name == DEFAULT else CONTAMINATED[name]()
+    return method.fit(pred, target)
 
 
 def summary(runs: list[dict[str, float]]) -> dict[str, Any]:
@@ -173,7 +184,7 @@ def run(config: Config, console: Console) -> dict[str, Any]:
         "contamination": {
             noise: {
                 name: summary([run[name] for run in runs]) | {"largest": _largest([run[name] for run in runs])}
-                for name in CONTAMINATED
+                for name in (*CONTAMINATED, DEFAULT)
             }
             for noise, runs in contaminated.items()
         },
