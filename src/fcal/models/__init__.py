@@ -5,6 +5,7 @@ from collections.abc import Callable
 from torch import nn
 
 from fcal._registry import Registry
+from fcal.models import depth
 from fcal.models.ensembles import Ensemble, mixture
 from fcal.models.networks import ConvNet, NormalHead, PointHead
 from fcal.models.predicting import Predicted, predict
@@ -16,6 +17,7 @@ __all__ = [
     "PointHead",
     "Predicted",
     "by_name",
+    "depth",
     "mixture",
     "names",
     "predict",
@@ -24,6 +26,7 @@ __all__ = [
 
 _FACTORIES: Registry[Callable[..., nn.Module]] = Registry("model")
 _FACTORIES.add("convnet", ConvNet)
+_FACTORIES.add("bts", depth.BTS)
 
 
 def names() -> list[str]:

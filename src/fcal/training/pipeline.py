@@ -99,7 +99,7 @@ def train(
 
 
 def _start_model(config: RunConfig) -> nn.Module:
-    model = initial_model(config)
+    model = initial_model(config, pretrained=not config.model.start_from)
     if config.model.start_from:
         run_folder.read_initial_weights(Path(config.model.start_from), model)
     return model
