@@ -31,7 +31,8 @@ class SiLogLoss(BatchLoss):
 
     Note:
         The loss couples the elements of a batch, so accumulating gradients over micro-batches is not the same as one
-        large batch. Where the root is 0, so is the gradient.
+        large batch. Where the root is 0, so is the gradient. The spread of a prediction has a gradient of zero rather
+        than none, so that all parameters of a network take part in data-parallel training.
 
     Reference:
         Eigen et al., "Depth map prediction from a single image using a multi-scale deep network", NeurIPS 2014; root

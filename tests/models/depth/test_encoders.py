@@ -1,5 +1,6 @@
 """Encoders of torchvision: resolutions, freezing, and pretrained weights from files."""
 
+import copy
 import os
 import re
 import urllib.error
@@ -96,6 +97,14 @@ def test_frozen_batchnorm_keeps_weights_and_statistics_alone():
 def test_frozen_encoder_keeps_everything():
     changed, _ = after_a_step("encoder")
     assert changed == set()
+
+
+def test_copy_of_a_frozen_encoder_is_frozen():
+    encoder = copy.deepcopy(Encoder(freeze="batchnorm")).train()
+    norms = [module for module in encoder.modules() if isinstance(module, nn.BatchNorm2d)]
+    assert norms
+    assert not any(norm.training or norm.weight.requires_grad for norm in norms)
+    assert encoder.stages[0][0][0].weight.requires_grad
 
 
 # Pretrained weights.

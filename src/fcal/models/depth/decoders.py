@@ -93,8 +93,7 @@ def last_layer(channels: int, initial: float) -> nn.Conv2d:
     """A convolution to one channel whose values start near the logit of ``initial``."""
     layer = nn.Conv2d(channels, 1, 3, padding=1)
     nn.init.normal_(layer.weight, std=_SMALL_WEIGHT)
-    with torch.no_grad():
-        layer.bias.copy_(torch.logit(torch.tensor([initial])))
+    layer.bias = nn.Parameter(torch.logit(torch.tensor([initial])))
     return layer
 
 

@@ -66,7 +66,9 @@ def encoder_names() -> list[str]:
 
 
 _FROZEN: Registry[Callable[["Encoder"], list[nn.Module]]] = Registry("freeze")
-_FROZEN.add("batchnorm", lambda encoder: [m for m in encoder.modules() if isinstance(m, nn.BatchNorm2d)])
+_FROZEN.add(
+    "batchnorm", lambda encoder: [m for m in encoder.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+)
 _FROZEN.add("encoder", lambda encoder: [encoder.stages])
 
 
@@ -96,17 +98,20 @@ class Encoder(nn.Module):
         [(1, 16, 32, 32), (1, 24, 16, 16), (1, 32, 8, 8), (1, 96, 4, 4), (1, 1280, 2, 2)]
     """
 
+    stages: nn.ModuleList
+
     def __init__(self, name: str = "mobilenet_v2", *, weights: str = "", freeze: str = "") -> None:
         super().__init__()
         backbone = _BACKBONES[name]
-        frozen_of = _FROZEN[freeze] if freeze else None
+        if freeze:
+            _FROZEN[freeze]  # refuse an unknown name before weights are read
         network = _torchvision().get_model(name, weights=None)
         if weights:
             _load_weights(network, name, weights)
         self.stages = nn.ModuleList(backbone.stages(network))
         self.channels = backbone.channels
-        self._frozen = [] if frozen_of is None else frozen_of(self)
-        for module in self._frozen:
+        self.freeze = freeze
+        for module in self._frozen():
             module.requires_grad_(False)
 
     def forward(self, image: Tensor) -> list[Tensor]:
@@ -120,9 +125,13 @@ class Encoder(nn.Module):
     def train(self, mode: bool = True) -> Self:
         """Set the training mode; frozen layers stay in evaluation mode."""
         super().train(mode)
-        for module in self._frozen:
+        for module in self._frozen():
             module.eval()
         return self
+
+    def _frozen(self) -> list[nn.Module]:
+        """The layers that are not trained; looked up anew, because a wrapper may have replaced some."""
+        return _FROZEN[self.freeze](self) if self.freeze else []
 
 
 def padded(image: Tensor) -> Tensor:

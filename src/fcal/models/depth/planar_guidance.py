@@ -69,8 +69,7 @@ class PlanarGuidance(nn.Module):
             layers += [nn.Conv2d(channels, channels // 2, 1), nn.ELU()]
             channels //= 2
         last = nn.Conv2d(channels, 3, 1)
-        with torch.no_grad():
-            last.bias.copy_(torch.logit(torch.tensor([_INITIAL_TILT, 0.5, initial])))
+        last.bias = nn.Parameter(torch.logit(torch.tensor([_INITIAL_TILT, 0.5, initial])))
         self.layers = nn.Sequential(*layers, last)
 
     def forward(self, features: Tensor) -> Tensor:
