@@ -21,6 +21,7 @@ from fcal.benchmarks.trainings import load_networks, save_networks, seeded, trai
 from fcal.data import BokehConfig
 from fcal.sweeps import Cell, Store
 from fcal.training import Diverged, Fit, FitConfig, ObjectiveConfig, Stages, fit, objective
+from fcal.training.objectives import options_of
 
 TRAINING, POINT = "regimes-training", "regimes-point"
 VERSION = 1  # part of every address; increase it when the same config gives different numbers
@@ -228,7 +229,7 @@ class _Problem:
         )
         full = ObjectiveConfig(**loss, df=self.config.df)
         return self._point(
-            row, base, level, options=options, tune={"objective": asdict(full), "fit": asdict(fit_config)}
+            row, base, level, options=options, tune={"objective": options_of(full), "fit": asdict(fit_config)}
         )
 
     def _point(

@@ -2,10 +2,12 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.distributions import Normal
+from torch.distributions import LogNormal, Normal
+from torch.utils.data import TensorDataset
 from training.toys import Net, net, wave
 
 import fcal
@@ -45,6 +47,102 @@ def test_terms_of_fcal_are_the_weighted_likelihood_and_divergence():
     assert found["fcal"] == pytest.approx(0.3 * fcal.FCalLoss(df=df)(Fixed()(given["input"]), y).item())
 
 
+def depth_batch(rows: int = 200) -> dict[str, torch.Tensor]:
+    """Positive means and targets."""
+    given = batch(rows)
+    given["input"][:, 0].exp_()
+    return given | {"target": (given["target"] / 2).exp()}
+
+
+def silog(mean, y, variance_focus=0.85):
+    gap = np.log(mean.numpy()) - np.log(y.numpy())
+    return 10 * np.sqrt(np.mean(gap**2) - variance_focus * np.mean(gap) ** 2)
+
+
+CALIBRATION_TERMS = {
+    "nll": (lambda pred, y: -pred.log_prob(y).mean(), "nll", {}),
+    "crps": (lambda pred, y: fcal.crps(pred, y).mean(), "crps", {}),
+    "calibration-loss": (
+        lambda pred, y: (pred.variance - (y - pred.mean).square()).abs().mean(),
+        "calibration",
+        {"on": "variance", "p": 1},
+    ),
+    "fcal": (lambda pred, y: fcal.FCalLoss("kl", 20)(pred, y), "fcal", {"divergence": "kl", "df": 20}),
+}
+
+
+@pytest.mark.parametrize(("form", "of_task"), [("convex", 0.75), ("additive", 1.0)])
+@pytest.mark.parametrize("name", CALIBRATION_TERMS)
+def test_task_loss_stands_beside_a_calibration_loss(name, form, of_task):
+    given = depth_batch()
+    pred, y = Fixed()(given["input"]), given["target"]
+    by_hand, term, options = CALIBRATION_TERMS[name]
+    found = terms(given, name=name, task="silog", lam=0.25, form=form, **options)
+    assert found == {
+        "silog": pytest.approx(of_task * silog(pred.mean, y)),
+        term: pytest.approx(0.25 * by_hand(pred, y).item()),
+    }
+
+
+@pytest.mark.parametrize(
+    ("task", "by_hand"),
+    [
+        ("smooth-l1", lambda pred, y: nn.functional.smooth_l1_loss(pred.mean, y).item()),
+        ("mse", lambda pred, y: (pred.mean - y).square().mean().item()),
+    ],
+)
+def test_task_loss_may_be_another_one_of_the_mean(task, by_hand):
+    given = depth_batch()
+    found = terms(given, name="fcal", task=task, lam=0.5)
+    assert found[task] == pytest.approx(0.5 * by_hand(Fixed()(given["input"]), given["target"]))
+
+
+@pytest.mark.parametrize("name", ["silog", "mse"])
+@pytest.mark.parametrize("task", ["nll", "silog"])
+def test_objective_of_the_mean_stands_alone_whatever_the_task(name, task):
+    assert set(terms(depth_batch(), name=name, task=task)) == {name}
+
+
+def test_calibration_loss_of_drawn_targets_is_repeatable_and_leaves_the_task_loss_as_it_is():
+    given = depth_batch()
+    torch.manual_seed(1)
+    first = terms(given, name="fcal", task="silog", pixels=50, df=20)
+    torch.manual_seed(1)
+    assert terms(given, name="fcal", task="silog", pixels=50, df=20) == first
+    whole = terms(given, name="fcal", task="silog", df=20)
+    assert first["silog"] == whole["silog"]
+    assert first["fcal"] != whole["fcal"]
+    assert terms(given, name="fcal", task="silog", pixels=200, df=20) == pytest.approx(whole)
+
+
+def test_drawn_targets_keep_their_groups():
+    given = depth_batch() | {"group": torch.arange(200) % 2}
+    options = {"name": "fcal", "strata": 2, "by": "group", "df": 5, "lam": 1.0}
+    assert terms(given, pixels=200, **options) == terms(given, **options)
+
+
+def test_strata_may_be_regions_of_images():
+    given = depth_batch(192)
+    pred, y = Fixed()(given["input"].reshape(4, 6, 8, 2)), given["target"].reshape(4, 6, 8)
+    loss, expected = fcal.FCalLoss(df=5), 0.0
+    for rows in (slice(0, 3), slice(3, 6)):
+        for columns in (slice(0, 4), slice(4, 8)):
+            tile = (slice(None), rows, columns)
+            expected += 0.25 * loss(Normal(pred.loc[tile], pred.scale[tile]), y[tile]).item()
+    images = {"input": given["input"].reshape(4, 6, 8, 2), "target": y}
+    found = terms(images, name="fcal", strata=4, by="region", df=5, lam=1.0)
+    assert found["fcal"] == pytest.approx(expected)
+
+
+def test_options_for_addresses_leave_out_newer_ones_without_effect():
+    plain = objectives.options_of(ObjectiveConfig(name="fcal"))
+    older = {"name", "lam", "form", "warmup_steps", "divergence", "df", "on", "strata", "by", "detach_mean", "beta"}
+    assert set(plain) == older | {"p", "draws"}
+    changed = objectives.options_of(ObjectiveConfig(name="fcal", task="silog", pixels=9))
+    assert {name: changed[name] for name in set(changed) - set(plain)} == {"task": "silog", "pixels": 9}
+    assert ObjectiveConfig(**changed) == ObjectiveConfig(name="fcal", task="silog", pixels=9)
+
+
 @pytest.mark.parametrize(
     ("name", "options", "expected"),
     [
@@ -76,11 +174,28 @@ def test_term_without_weight_is_not_computed(lam, expected):
     assert set(terms(batch(), name="mmd", lam=lam)) == expected
 
 
+class Positive(nn.Module):
+    """The toy network, on a logarithmic scale."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = net()
+
+    def forward(self, x: torch.Tensor) -> LogNormal:
+        pred = self.net(x)
+        return LogNormal(pred.loc, pred.scale)
+
+
+def positive_wave(rows: int, seed: int = 0) -> TensorDataset:
+    x, y = wave(rows, seed=seed).tensors
+    return TensorDataset(x, y.exp())
+
+
 def test_every_objective_trains():
     for name in objectives.names():
-        model = net()
+        model, data = (Positive(), positive_wave) if name == "silog" else (net(), wave)
         config = FitConfig(epochs=2, batch_size=32)
-        result = fit(model, objective(ObjectiveConfig(name=name)), wave(64), wave(32, seed=1), config, progress=False)
+        result = fit(model, objective(ObjectiveConfig(name=name)), data(64), data(32, seed=1), config, progress=False)
         line = result.history[-1]
         own = [value for key, value in line.items() if key.startswith("train/") and key != "train/loss"]
         assert line["train/loss"] == pytest.approx(sum(own)), name
@@ -133,6 +248,9 @@ def test_objective_without_any_target_is_refused():
         ({"name": "calibration-loss", "on": "q"}, "`on` one of 'variance', 'std', got 'q'"),
         ({"form": "concave"}, "`form` one of 'convex', 'additive'"),
         ({"name": "beta-nll", "beta": 2.0}, "`beta` within"),
+        ({"task": "silogg"}, "`task` one of 'nll', 'silog', 'smooth-l1', 'mse', got 'silogg' .did you mean 'silog'"),
+        ({"pixels": -1}, "`pixels` >= 0, got -1"),
+        ({"name": "fcal", "strata": 4, "by": "regoin"}, "`by` one of 'sigma', 'group', 'region'"),
     ],
 )
 def test_objective_config_refuses(options, message):

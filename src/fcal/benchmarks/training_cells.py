@@ -11,6 +11,7 @@ from fcal.benchmarks.trainings import NetworkTrainings, training_cell
 from fcal.crossfitting import Bags
 from fcal.sweeps import Cell
 from fcal.training import FitConfig, ObjectiveConfig
+from fcal.training.objectives import options_of
 
 _EPOCHS = ("base_epochs", "tune_epochs", "scale_epochs")
 _REPETITION = 1000  # from one order of the rows to the next; seeds of a table are fewer
@@ -203,7 +204,7 @@ class TrainingCells:
 
 def _objective_address(options: Options) -> dict[str, Any]:
     """Address of an objective, without the options that have no effect if there is one stratum."""
-    address = asdict(ObjectiveConfig(**options))
+    address = options_of(ObjectiveConfig(**options))
     if address["strata"] == 1:
         del address["strata"], address["by"]
     return address

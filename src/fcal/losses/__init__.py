@@ -2,10 +2,11 @@
 
 from fcal.losses.baselines import BetaNLLLoss, CalibrationLoss, CRPSLoss, EnergyLoss, NLLLoss
 from fcal.losses.batch import MeanLoss
-from fcal.losses.composite import CombinedLoss, StratifiedLoss
+from fcal.losses.composite import CombinedLoss, StratifiedLoss, SubsampledLoss
 from fcal.losses.fcal_loss import FCalLoss
 from fcal.losses.mmd import MMDLoss
 from fcal.losses.pit_losses import PCELoss, QuantileRecalibrationLoss
+from fcal.losses.silog import SiLogLoss
 
 __all__ = [
     "BetaNLLLoss",
@@ -19,5 +20,7 @@ __all__ = [
     "NLLLoss",
     "PCELoss",
     "QuantileRecalibrationLoss",
+    "SiLogLoss",
     "StratifiedLoss",
+    "SubsampledLoss",
 ]

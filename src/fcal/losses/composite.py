@@ -1,5 +1,6 @@
-"""Losses made of other losses: the loss of a task with a calibration loss, and a loss stratum by stratum."""
+"""Losses made of other losses: a task loss with a calibration loss, a loss by strata, a loss of drawn targets."""
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -15,10 +16,11 @@ from fcal._registry import Registry
 from fcal.constraints import BatchSums
 from fcal.losses._fused import fused_loss
 from fcal.losses.baselines import NLLLoss
-from fcal.losses.batch import Batch, BatchLoss
+from fcal.losses.batch import Batch, BatchLoss, check_generator
 from fcal.losses.fcal_loss import FCalLoss
 
 _FEWEST = 2  # targets of a stratum; fewer residuals have no variance
+_IMAGE_DIMS = 2
 
 Form = Callable[[Any, Any, Any], Any]
 _FORMS: Registry[Form] = Registry("form")
@@ -152,8 +154,11 @@ class StratifiedLoss(nn.Module):
     Args:
         loss: A loss of this library that takes a ``valid_mask``, such as :class:`~fcal.FCalLoss`.
         strata: Number of strata.
-        by: ``"sigma"`` for strata of equally many targets in order of the predicted standard deviation, or ``"group"``
-            for groups, whose numbers from 0 to ``strata - 1`` are passed with every call.
+        by: ``"sigma"`` for strata of equally many targets in order of the predicted standard deviation, ``"region"``
+            for tiles of images, or ``"group"`` for groups, whose numbers from 0 to ``strata - 1`` are passed with every
+            call. Tiles form a grid, as square as the number of strata allows and not higher than wide: 6 are 2 rows of
+            3. Rows and columns of an image are the last two dimensions of ``target``; a stratum is the same tile of all
+            images of the batch.
 
     Shape:
         As for the loss; scalar result.
@@ -202,7 +207,7 @@ class StratifiedLoss(nn.Module):
         Returns:
             A scalar of the dtype of the inputs, float32 at least.
         """
-        valid = self._valid(Batch(pred, target, valid_mask, weight))
+        valid = _counting_elements(Batch(pred, target, valid_mask, weight))
         stratum = _STRATA[self.by](pred, valid, group, self.strata)
         masks = [valid & (stratum == number) for number in range(self.strata)]
         losses = [
@@ -219,13 +224,6 @@ class StratifiedLoss(nn.Module):
         """The options, for ``print``."""
         return f"strata={self.strata}, by={self.by!r}"
 
-    def _valid(self, batch: Batch) -> Tensor:
-        """Mask of the elements that count: scalars, or rows of a vector family."""
-        observation = batch.observe()
-        if observation.valid is not None:
-            return observation.valid
-        return torch.ones(observation.elements(), dtype=torch.bool, device=batch.device())
-
     def _shares(self, masks: Sequence[Tensor]) -> Tensor:
         """Fraction of the targets of all ranks in every stratum; 0 for strata with too few."""
 
@@ -237,10 +235,17 @@ class StratifiedLoss(nn.Module):
         return enough / enough.sum().clamp_min(1)
 
 
+def _counting_elements(batch: Batch) -> Tensor:
+    """Mask of the elements that count: scalars, or rows of a vector family."""
+    observation = batch.observe()
+    if observation.valid is not None:
+        return observation.valid
+    return torch.ones(observation.elements(), dtype=torch.bool, device=batch.device())
+
+
 def _by_sigma(pred: Distribution, valid: Tensor, group: Tensor | None, strata: int) -> Tensor:
     """Strata by the rank of the predicted standard deviation among the elements that count."""
-    if group is not None:
-        raise ValueError("expected no `group` for strata by sigma, got one; see `by`")
+    _check_no_group(group, "sigma")
     sigma = pred.stddev.detach().to(torch.float64)
     if sigma.dim() > valid.dim():  # the root mean variance of a vector
         sigma = sigma.square().mean(-1).sqrt()
@@ -263,6 +268,98 @@ def _by_group(pred: Distribution, valid: Tensor, group: Tensor | None, strata: i
     return per_target(group, valid)
 
 
+def _by_region(pred: Distribution, valid: Tensor, group: Tensor | None, strata: int) -> Tensor:  # noqa: ARG001
+    """The tile of every pixel, in a grid whose rows divide the number of strata."""
+    _check_no_group(group, "region")
+    if valid.dim() < _IMAGE_DIMS:
+        raise ValueError(f"expected `target` of images for strata by region, got shape {tuple(valid.shape)}")
+    rows = max(count for count in range(1, math.isqrt(strata) + 1) if strata % count == 0)
+    columns = strata // rows
+    height, width = valid.shape[-2:]
+    row = torch.arange(height, device=valid.device) * rows // max(height, 1)
+    column = torch.arange(width, device=valid.device) * columns // max(width, 1)
+    return (columns * row.unsqueeze(1) + column).expand(valid.shape)
+
+
+def _check_no_group(group: Tensor | None, by: str) -> None:
+    if group is not None:
+        raise ValueError(f"expected no `group` for strata by {by}, got one; see `by`")
+
+
 _STRATA: Registry[Callable[[Distribution, Tensor, Tensor | None, int], Tensor]] = Registry("by")
 _STRATA.add("sigma", _by_sigma)
 _STRATA.add("group", _by_group)
+_STRATA.add("region", _by_region)
+
+
+class SubsampledLoss(nn.Module):
+    """A loss of some targets of the batch, drawn at random without replacement.
+
+    Errors of neighbouring pixels are alike, but losses such as :class:`~fcal.FCalLoss` assume independent residuals.
+    Pixels drawn from all images of a batch are farther apart, and fewer cost less. The mean of a loss over the drawn
+    targets is an unbiased estimate of its mean over all of them.
+
+    Args:
+        loss: A callable ``(pred, target, *, valid_mask, weight) -> scalar``, such as :class:`~fcal.FCalLoss` or
+            :class:`StratifiedLoss`.
+        count: Number of targets to draw; all, if fewer count.
+        generator: Source of randomness, torch's default if None. Under ``torch.distributed`` every rank draws this many
+            from its own batch; give each rank its own seed.
+
+    Shape:
+        As for the loss; scalar result.
+
+    Example:
+        >>> from torch.distributions import Normal
+        >>> pred, target = Normal(torch.zeros(100), torch.ones(100)), torch.full((100,), 2.0)
+        >>> SubsampledLoss(fcal.losses.NLLLoss(), 10)(pred, target) == fcal.nll(pred, target).mean()
+        tensor(True)
+    """
+
+    loss: Callable[..., Tensor]
+
+    def __init__(self, loss: Callable[..., Tensor], count: int, *, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        if isinstance(loss, type) or not callable(loss):
+            raise TypeError(f"expected `loss` a loss to call, got {loss!r}")
+        self.loss = loss
+        self.count = check_integer("count", count, at_least=1)
+        self.generator = check_generator(generator)
+
+    def forward(
+        self,
+        pred: Distribution,
+        target: Tensor,
+        *,
+        valid_mask: Tensor | None = None,
+        weight: Tensor | None = None,
+        **options: Any,
+    ) -> Tensor:
+        """The loss of drawn targets.
+
+        Args:
+            pred: Prediction of any registered family.
+            target: Targets, shaped like samples of ``pred``; NaN where missing.
+            valid_mask: True where a target may be drawn; shaped like ``target`` or its rows.
+            weight: Non-negative weights, shaped like ``target`` or its rows; targets of weight 0 are not drawn.
+            options: Passed to the loss, such as ``group``.
+
+        Returns:
+            A scalar of the dtype of the inputs, float32 at least.
+        """
+        drawn = self._drawn(_counting_elements(Batch(pred, target, valid_mask, weight)))
+        return self.loss(pred, target, valid_mask=drawn, weight=weight, **options)
+
+    def extra_repr(self) -> str:
+        """The options, for ``print``."""
+        return f"count={self.count}"
+
+    def _drawn(self, valid: Tensor) -> Tensor:
+        """Mask of the drawn elements."""
+        candidates = valid.reshape(-1).nonzero().squeeze(1)
+        if len(candidates) <= self.count:
+            return valid
+        order = torch.randperm(len(candidates), generator=self.generator, device=valid.device)
+        drawn = torch.zeros_like(valid).reshape(-1)
+        drawn[candidates[order[: self.count]]] = True
+        return drawn.reshape(valid.shape)

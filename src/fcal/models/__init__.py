@@ -5,6 +5,7 @@ from collections.abc import Callable
 from torch import nn
 
 from fcal._registry import Registry
+from fcal.models import depth
 from fcal.models.ensembles import Ensemble, mixture
 from fcal.models.networks import ConvNet, NormalHead, PointHead
 from fcal.models.predicting import Predicted, predict
@@ -18,6 +19,7 @@ __all__ = [
     "Predicted",
     "SharedTrunk",
     "by_name",
+    "depth",
     "mixture",
     "names",
     "predict",
@@ -26,6 +28,7 @@ __all__ = [
 
 _FACTORIES: Registry[Callable[..., nn.Module]] = Registry("model")
 _FACTORIES.add("convnet", ConvNet)
+_FACTORIES.add("bts", depth.BTS)
 
 
 def names() -> list[str]:

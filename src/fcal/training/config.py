@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any, get_type_hints
 
 from torch import nn
@@ -177,11 +177,20 @@ def _check_name_and_options(table: str, config: DataConfig | ModelConfig) -> Non
         raise TypeError(f"expected `{table}.options` a dict with string keys, got {type(config.options).__name__}")
 
 
-def initial_model(config: RunConfig) -> nn.Module:
-    """The network that a config names, with initial weights that depend on the seed alone."""
+def initial_model(config: RunConfig, *, pretrained: bool = True) -> nn.Module:
+    """The network that a config names, with initial weights that depend on the seed and on pretrained ones alone.
+
+    Without ``pretrained``, the file that the option ``factory.pretrained_option`` names, if the factory of the network
+    has such an attribute, is not needed: the weights of a finished run replace all others.
+    """
+    options = config.model
+    if not pretrained:
+        with errors_name("model.name"):
+            unused = getattr(models.by_name(options.name), "pretrained_option", None)
+        options = replace(options, options={key: value for key, value in options.options.items() if key != unused})
     with preserved_random_state():
         seed_everything(derived_seed("weights", config.seed))
-        model = _built("model", models.by_name, config.model)
+        model = _built("model", models.by_name, options)
     if not isinstance(model, nn.Module):
         raise TypeError(f"expected `model` {config.model.name!r} a torch.nn.Module, got {type(model).__name__}")
     return model

@@ -3,7 +3,7 @@
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
@@ -42,21 +42,26 @@ class ObjectiveConfig:
 
     Attributes:
         name: One of :func:`names`.
-        lam: Weight :math:`\lambda` of a calibration loss beside the likelihood.
-        form: ``"convex"``, :math:`(1 - \lambda) L_{nll} + \lambda L_{cal}`, or ``"additive"``,
-            :math:`L_{nll} + \lambda L_{cal}`.
+        lam: Weight :math:`\lambda` of a calibration loss beside the task loss.
+        form: ``"convex"``, :math:`(1 - \lambda) L_{task} + \lambda L_{cal}`, or ``"additive"``,
+            :math:`L_{task} + \lambda L_{cal}`.
         warmup_steps: Number of training steps over which the weight grows linearly from 0.
         divergence: f-Cal: a name from :func:`fcal.divergences.names`.
         df: f-Cal: degrees of freedom K.
         on: What is constrained: f-Cal ``"q"``, ``"z"`` or ``"both"``; calibration loss ``"variance"`` or ``"std"``.
             The first of them if empty.
         strata: f-Cal: number of strata of a batch that are constrained separately; 1 for the batch as a whole.
-        by: f-Cal: stratify by ``"sigma"`` or by the ``"group"`` of the batch; see
+        by: f-Cal: stratify by ``"sigma"``, by the ``"region"`` of an image or by the ``"group"`` of the batch; see
             :class:`fcal.losses.StratifiedLoss`.
         detach_mean: f-Cal and calibration loss: no gradient of the calibration term reaches the mean.
         beta: beta-NLL: exponent of the variance.
         p: Calibration loss and PCE: 1 or 2.
         draws: MMD and energy: number of draws per prediction.
+        task: Task loss beside a calibration loss: ``"nll"``, the likelihood, or ``"silog"``, ``"smooth-l1"`` or
+            ``"mse"``, losses of the predicted values alone. With one of these, a likelihood or score (``"nll"``,
+            ``"beta-nll"``, ``"crps"``, ``"energy"``) counts as the calibration loss beside it, too.
+        pixels: Number of targets of a batch, drawn in every step, that the calibration loss sees; 0 for all of them.
+            See :class:`fcal.losses.SubsampledLoss`.
 
     Example:
         >>> from fcal.training import ObjectiveConfig
@@ -79,13 +84,31 @@ class ObjectiveConfig:
     beta: float = 0.5
     p: int = 1
     draws: int = 8
+    task: str = "nll"
+    pixels: int = 0
 
     def __post_init__(self) -> None:
         _FORMS[self.form]
+        _TASKS[self.task]
+        check_integer("pixels", self.pixels, at_least=0)
         check_number("lam", self.lam, low=0.0, high=1.0 if self.form == "convex" else 1e100)
         check_integer("warmup_steps", self.warmup_steps, at_least=0)
         check_flag("detach_mean", self.detach_mean)
         objective(self)  # the losses check the other options
+
+
+def options_of(config: ObjectiveConfig) -> dict[str, Any]:
+    """The options of an objective for the addresses of results, which must not change when options are added.
+
+    Options that are newer than some published results are left out where they have no effect.
+
+    Example:
+        >>> from fcal.training import ObjectiveConfig
+        >>> "task" in options_of(ObjectiveConfig()), options_of(ObjectiveConfig(name="fcal", task="silog"))["task"]
+        (False, 'silog')
+    """
+    newer = {"task": "nll", "pixels": 0}
+    return {name: value for name, value in asdict(config).items() if name not in newer or value != newer[name]}
 
 
 class _NamedObjective(nn.Module):
@@ -118,20 +141,21 @@ class TermOf(_NamedObjective):
 
 
 class Mixed(_NamedObjective):
-    r"""The likelihood and a calibration loss, weighted by :math:`\lambda`, as an objective.
+    r"""A task loss and a calibration loss, weighted by :math:`\lambda`, as an objective.
 
     Args:
         name: Name of the calibration term in logs.
         calibration: ``(pred, target, *, valid_mask, weight) -> scalar``.
-        config: Weight, form and warm-up.
+        config: Task, weight, form, warm-up and number of pixels.
     """
 
     step: Tensor
 
     def __init__(self, name: str, calibration: Callable[..., Tensor], config: ObjectiveConfig) -> None:
         super().__init__(name)
-        self.nll = losses.NLLLoss()
-        self.calibration = calibration
+        self.task_name = config.task
+        self.task = _TASKS[config.task]()
+        self.calibration = losses.SubsampledLoss(calibration, config.pixels) if config.pixels else calibration
         self.lam = config.lam
         self.warmup_steps = config.warmup_steps
         self._weights = _FORMS[config.form]
@@ -146,10 +170,10 @@ class Mixed(_NamedObjective):
     def forward(self, model: nn.Module, batch: Batch) -> Terms:
         """The terms of a batch; in training mode the call counts as a step of the warm-up."""
         pred, target, options = model(batch["input"]), batch["target"], _mask_and_weight(batch)
-        nll_weight, calibration_weight = self._weights(self.current_lam())
+        task_weight, calibration_weight = self._weights(self.current_lam())
         terms = {}
-        if nll_weight:  # a term without weight is not computed
-            terms["nll"] = nll_weight * self.nll(pred, target, **options)
+        if task_weight:  # a term without weight is not computed
+            terms[self.task_name] = task_weight * self.task(pred, target, **options)
         if calibration_weight:
             options |= _group(batch, self.calibration)
             terms[self.name] = calibration_weight * self.calibration(pred, target, **options)
@@ -213,6 +237,7 @@ def _mask_and_weight(batch: Batch) -> dict[str, Any]:
 
 def _group(batch: Batch, loss: Callable[..., Tensor]) -> dict[str, Any]:
     """The groups of a batch, for a loss that is stratified by them."""
+    loss = loss.loss if isinstance(loss, losses.SubsampledLoss) else loss
     if not isinstance(loss, losses.StratifiedLoss) or loss.by != "group":
         return {}
     if batch.get("group") is None:
@@ -246,6 +271,12 @@ def _of_mean(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
 _FORMS: Registry[Callable[[float], tuple[float, float]]] = Registry("form")
 _FORMS.add("convex", lambda lam: (1 - lam, lam))
 _FORMS.add("additive", lambda lam: (1.0, lam))
+
+_TASKS: Registry[Callable[[], Callable[..., Tensor]]] = Registry("task")
+_TASKS.add("nll", losses.NLLLoss)
+_TASKS.add("silog", losses.SiLogLoss)
+_TASKS.add("smooth-l1", lambda: _of_mean(F.smooth_l1_loss))
+_TASKS.add("mse", lambda: _of_mean(F.mse_loss))
 
 Factory: TypeAlias = Callable[[ObjectiveConfig], Objective]
 _FACTORIES: Registry[Factory] = Registry("objective")
@@ -380,16 +411,31 @@ def _calibration_loss(config: ObjectiveConfig) -> Objective:
     return Mixed("calibration", loss, config)
 
 
-MEAN_ONLY = ("smooth-l1", "mse")  # objectives that ignore the error bars
+def _score(name: str, loss_of: Callable[[ObjectiveConfig], nn.Module]) -> Factory:
+    """A likelihood or score, which is an objective by itself unless the config has another task."""
 
-register("nll", lambda config: TermOf("nll", losses.NLLLoss()))  # noqa: ARG005
+    def factory(config: ObjectiveConfig) -> Objective:
+        loss = loss_of(config)
+        return TermOf(name, loss) if config.task == "nll" else Mixed(name, loss, config)
+
+    return factory
+
+
+def _task(name: str) -> Factory:
+    """A task loss alone."""
+    return lambda config: TermOf(name, _TASKS[name]())  # noqa: ARG005
+
+
+MEAN_ONLY = ("smooth-l1", "mse", "silog")  # objectives that ignore the error bars
+
+register("nll", _score("nll", lambda config: losses.NLLLoss()))  # noqa: ARG005
 register("fcal", _fcal)
 register("calibration-loss", _calibration_loss)
-register("beta-nll", lambda config: TermOf("beta-nll", losses.BetaNLLLoss(config.beta)))
+register("beta-nll", _score("beta-nll", lambda config: losses.BetaNLLLoss(config.beta)))
 register("mmd", lambda config: Mixed("mmd", losses.MMDLoss(draws=config.draws), config))
 register("pce-kde", lambda config: Mixed("pce", losses.PCELoss("kde", p=config.p), config))
 register("pce-sort", lambda config: Mixed("pce", losses.PCELoss("sort", p=config.p), config))
-register("crps", lambda config: TermOf("crps", losses.CRPSLoss()))  # noqa: ARG005
-register("energy", lambda config: TermOf("energy", losses.EnergyLoss(draws=config.draws)))
-register("smooth-l1", lambda config: TermOf("smooth-l1", _of_mean(F.smooth_l1_loss)))  # noqa: ARG005
-register("mse", lambda config: TermOf("mse", _of_mean(F.mse_loss)))  # noqa: ARG005
+register("crps", _score("crps", lambda config: losses.CRPSLoss()))  # noqa: ARG005
+register("energy", _score("energy", lambda config: losses.EnergyLoss(draws=config.draws)))
+for _name in MEAN_ONLY:
+    register(_name, _task(_name))

@@ -99,7 +99,7 @@ def train(
 
 
 def _start_model(config: RunConfig) -> nn.Module:
-    model = initial_model(config)
+    model = initial_model(config, pretrained=not config.model.start_from)
     if config.model.start_from:
         run_folder.read_initial_weights(Path(config.model.start_from), model)
     return model
@@ -172,7 +172,8 @@ class _Training:
     def _fit_scales(self, rows: Any, model: nn.Module) -> nn.Module:
         """Train a scale network around locations that are predicted by networks without the row."""
         options = self._config.crossfit
-        scale_objective = objective(replace(self._config.objective, name=options.scales))
+        # The locations are fixed, so a task loss of them would be a constant.
+        scale_objective = objective(replace(self._config.objective, name=options.scales, task="nll"))
 
         def around_center(model: nn.Module, batch: Mapping[str, Any]) -> Mapping[str, Tensor]:
             return scale_objective(lambda x: recentred(model(x), batch["center"]), batch)  # type: ignore[arg-type]

@@ -71,12 +71,12 @@ def load(folder: str | os.PathLike[str]) -> Run:
     config = read_config(folder / CONFIG, RunConfig)
     if config.recalibration.method and not any(name.startswith(f"{RECALIBRATOR}/") for name in files):
         raise ValueError(f"expected {folder / CHECKSUMS} with a line for {RECALIBRATOR}, got none")
-    model = initial_model(config)
+    model = initial_model(config, pretrained=False)
     read_weights(folder / WEIGHTS, model)
     if config.crossfit.scales:
         if SCALES not in files:
             raise ValueError(f"expected {folder / CHECKSUMS} with a line for {SCALES}, got none")
-        scales = initial_model(config)
+        scales = initial_model(config, pretrained=False)
         read_weights(folder / SCALES, scales)
         model = WithScales(model, scales)
     report: dict[str, Any] = json.loads((folder / REPORT).read_text(encoding="utf-8"))
