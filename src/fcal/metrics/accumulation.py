@@ -126,16 +126,16 @@ def valid_chunks(
     step = max(_CHUNK // max(widest, 1), 1)
     for start in range(0, elements.numel(), step):
         where = slice(start, min(start + step, elements.numel()))
-        mask = None if valid is None else valid[where]
-        target, *parameters = (widened(_select(leaf, where, mask), dtype) for leaf in leaves)
+        kept = None if valid is None else valid[where].nonzero().squeeze(1)
+        target, *parameters = (widened(_select(leaf, where, kept), dtype) for leaf in leaves)
         chunk = replace(observation, law=law.with_leaves(parameters), target=target, valid=None, row_dims=1)
-        group, cluster = (None if label is None else _select(label, where, mask) for label in labels)
+        group, cluster = (None if label is None else _select(label, where, kept) for label in labels)
         yield chunk, group, cluster
 
 
-def _select(values: Tensor, where: slice, valid: Tensor | None) -> Tensor:
+def _select(values: Tensor, where: slice, kept: Tensor | None) -> Tensor:
     sliced = values.detach()[where]
-    return sliced if valid is None else sliced[valid]
+    return sliced if kept is None else sliced.index_select(0, kept)
 
 
 def _is_normal(law: Law) -> bool:

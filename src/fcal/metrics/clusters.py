@@ -144,7 +144,7 @@ def cluster_calibration(
         >>> from torch.distributions import Normal
         >>> generator = torch.Generator().manual_seed(0)
         >>> shared, own = torch.randn(400, 1, generator=generator), torch.randn(400, 150, generator=generator)
-        >>> target = math.sqrt(0.5) * (shared + own)  # N(0, 1), but alike within a row
+        >>> target = 0.5**0.5 * (shared + own)  # N(0, 1), but alike within a row
         >>> report = cluster_calibration(
         ...     Normal(torch.zeros(400, 150), 1.0), target, cluster=torch.arange(400), generator=generator
         ... )

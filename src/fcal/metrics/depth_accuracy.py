@@ -1,7 +1,7 @@
 """Errors of predicted depth: SiLog, RMSE, AbsRel and their kin, over all pixels and as means over images."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -110,49 +110,45 @@ def empty_depth_state(device: torch.device | None = None) -> DepthState:
 def depth_state(depth: Tensor, target: Tensor, *, valid_mask: Tensor | None = None) -> DepthState:
     """State of one batch; arguments as for :func:`depth_errors`."""
     with torch.no_grad():
-        valid = valid_pixels(target, valid_mask, depth=depth)
+        index, measured, predicted = valid_pixels(target, valid_mask, depth=depth)
         if target.dim() < 2:
             raise ValueError(f"expected `target` of shape (..., H, W), got {tuple(target.shape)}")
         images = target.shape[:-2].numel()
-        counts = valid.reshape(images, -1).sum(1)
+        image = index // max(target.shape[-2:].numel(), 1)
+        counts = torch.bincount(image, minlength=images)
         sums = torch.zeros(images, len(SCORES), dtype=torch.float64, device=target.device)
-        for predicted, measured, image in _chunks(depth[valid], target[valid], counts):
-            terms = _terms(predicted.double(), measured.double())
-            sums += torch.stack([torch.bincount(image, term, minlength=images) for term in terms], 1)
+        for p, t, i in zip(*(x.split(_CHUNK) for x in (predicted, measured, image)), strict=True):
+            terms = _terms(p.double(), t.double())
+            sums += torch.stack([torch.bincount(i, term, minlength=images) for term in terms], 1)
         filled = counts > 0
         scores = _scores(sums[filled], counts[filled])
         return DepthState(counts.sum(), filled.sum(), (~filled).sum(), sums.sum(0), scores.sum(0))
 
 
-def valid_pixels(target: Tensor, valid_mask: Tensor | None, **predicted: Tensor) -> Tensor:
-    """True where a pixel counts, after checks that targets and predicted maps are positive and finite there."""
+def valid_pixels(target: Tensor, valid_mask: Tensor | None, **predicted: Tensor) -> list[Tensor]:
+    """Flat indices of pixels that count, then targets and predicted maps there, all positive and finite."""
     for name, value in {**predicted, "target": target}.items():
         if not isinstance(value, Tensor):
             raise TypeError(f"expected `{name}` a torch.Tensor, got {type(value).__name__}")
         if not value.is_floating_point():
             raise TypeError(f"expected `{name}` of a floating dtype, got {value.dtype}")
         if value.shape != target.shape:
-            raise ValueError(
-                f"expected `{name}` of shape {tuple(target.shape)} like `target`, got {tuple(value.shape)}"
-            )
+            shape = tuple(target.shape)
+            raise ValueError(f"expected `{name}` of shape {shape} like `target`, got {tuple(value.shape)}")
     valid = ~torch.isnan(target)
     if valid_mask is not None:
         valid = valid & check_valid_mask(valid_mask, target, target.shape)
-    _check_positive("target", "> 0 and finite (NaN where missing)", target[valid])
-    for name, value in predicted.items():
-        _check_positive(name, "> 0 and finite where `target` counts", value[valid])
-    return valid
+    index = valid.reshape(-1).nonzero().squeeze(1)
+    values = [x.detach().reshape(-1).index_select(0, index) for x in (target, *predicted.values())]
+    requirements = {"target": "> 0 and finite (NaN where missing)"}
+    for name, value in zip(("target", *predicted), values, strict=True):
+        _check_positive(name, requirements.get(name, "> 0 and finite where `target` counts"), value)
+    return [index, *values]
 
 
 def _check_positive(name: str, requirement: str, values: Tensor) -> None:
     if values.numel() and not (values.min().item() > 0 and math.isfinite(values.max().item())):  # also refuses NaN
         check_values(name, requirement, values, (values > 0) & torch.isfinite(values))
-
-
-def _chunks(depth: Tensor, target: Tensor, counts: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Valid pixels, which come image by image, and the image of each, some at a time."""
-    image = torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
-    yield from zip(depth.split(_CHUNK), target.split(_CHUNK), image.split(_CHUNK), strict=True)
 
 
 def _terms(depth: Tensor, target: Tensor) -> list[Tensor]:

@@ -288,13 +288,11 @@ def remaining_mean(count: Array, total: Array) -> Array:
     Returns:
         Relative mean with each share of ``DROPPED`` dropped; zeros where all data are zero.
     """
-    count, total = count[::-1], total[::-1]
-    whole = total.sum()
-    if whole <= 0:
+    kept, kept_total = (np.concatenate([[0.0], x.cumsum()]) for x in (count, total))
+    if kept_total[-1] <= 0:
         return np.zeros_like(DROPPED)
-    dropped = np.concatenate([[0.0], count.cumsum() / count.sum()])
-    total_dropped = np.concatenate([[0.0], total.cumsum() / whole])
-    remaining: Array = np.maximum(1 - np.interp(DROPPED, dropped, total_dropped), 0) / (1 - DROPPED)
+    share = 1 - DROPPED
+    remaining: Array = np.interp(share, kept / kept[-1], kept_total / kept_total[-1]) / share
     return remaining
 
 

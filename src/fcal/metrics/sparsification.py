@@ -144,8 +144,8 @@ class _Values(NamedTuple):
 
 
 def _values(depth: Tensor, sigma: Tensor, target: Tensor, valid_mask: Tensor | None) -> _Values:
-    valid = valid_pixels(target, valid_mask, depth=depth, sigma=sigma)
-    predicted, spread, measured = (x[valid].double() for x in (depth, sigma, target))
+    _, *values = valid_pixels(target, valid_mask, depth=depth, sigma=sigma)
+    measured, predicted, spread = (x.double() for x in values)
     error = (predicted - measured).abs()
     return _Values(spread, error, error / measured)
 
