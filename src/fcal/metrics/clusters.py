@@ -66,6 +66,15 @@ class ClusterReport:
         wdist_q_within: Squared 2-Wasserstein distance between the same two.
         sums_within: Number of sums q within clusters.
         short_clusters: Number of clusters with fewer than K residuals, which have no such sum.
+
+    Example:
+        >>> from torch.distributions import Normal
+        >>> pred, target = Normal(torch.zeros(2, 5), 1.0), torch.linspace(-2, 2, 10).reshape(2, 5)
+        >>> report = cluster_calibration(pred, target, cluster=torch.arange(2), df=2, bins=4)
+        >>> report.n, report.clusters, report.sums_within  # a fifth residual is left out in each cluster
+        (10, 2, 4)
+        >>> round(report.ece_z.value, 6)  # of 10 residuals, 3 are in each outer bin and 2 in each inner one
+        0.05
     """
 
     n: int
@@ -237,7 +246,8 @@ def count_clusters_(
             if label is not None and len(label)
         ]
         if chunks:
-            _count(state, *(torch.cat(parts) for parts in zip(*chunks, strict=True)), grid, seed)
+            z, of_cluster = (torch.cat(parts) for parts in zip(*chunks, strict=True))
+            _count(state, z, of_cluster, grid, seed)
 
 
 def _residuals_of_chunk(z: Tensor, cluster: Tensor) -> tuple[Tensor, Tensor]:

@@ -27,6 +27,11 @@ class DepthReport:
         pooled: Scores over all valid pixels: dense images count more. Keys ``silog``, ``rmse``, ``rmse_log``,
             ``abs_rel``, ``sq_rel``, ``log10``, ``d1``, ``d2``, ``d3``.
         per_image: Means over images of the scores of each image, with the same keys: every image counts the same.
+
+    Example:
+        >>> report = depth_errors(torch.tensor([[2.0, 4.0]]), torch.tensor([[1.0, 4.0]]))
+        >>> report.n, report.images, report.as_dict()["pooled"]["abs_rel"]
+        (2, 1, 0.5)
     """
 
     n: int

@@ -43,6 +43,12 @@ class SparsificationReport:
         n: Number of valid pixels.
         rmse: RMSE; in the best possible order, pixels are removed by absolute error.
         abs_rel: AbsRel; in the best possible order, pixels are removed by absolute error divided by depth.
+
+    Example:
+        >>> depth, target = torch.tensor([1.0, 2.0, 4.0]), torch.tensor([2.0, 2.0, 4.0])
+        >>> report = sparsification_curves(depth, torch.tensor([3.0, 2.0, 1.0]), target)
+        >>> report.rmse.ause, report.rmse.curve.by_sigma[0], report.rmse.curve.by_sigma[-1]
+        (0.0, 1.0, 0.0)
     """
 
     n: int
