@@ -279,7 +279,7 @@ except ImportError as error:
 def test_evaluate_and_temperature_need_torch_and_numpy_only():
     run = subprocess.run([sys.executable, "-c", BLOCKED], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
-    assert run.stdout == "expected torchmetrics for fcal.metrics.Calibration; pip install 'fcal[metrics]'\n"
+    assert run.stdout == "expected torchmetrics for streaming metrics; pip install 'fcal[metrics]'\n"
 
 
 @pytest.mark.parametrize("shape", [(50,), (50, 2)])

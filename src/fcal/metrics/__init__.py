@@ -12,16 +12,29 @@ from fcal.metrics.calibration_errors import (
     quantile_calibration_error,
     repaired_floors,
 )
-from fcal.metrics.evaluation import evaluate, region_groups, sigma_groups
+from fcal.metrics.clusters import ClusterReport, cluster_calibration
+from fcal.metrics.depth_accuracy import DepthReport, depth_errors
+from fcal.metrics.evaluation import depth_groups, evaluate, region_groups, sigma_groups
 from fcal.metrics.report import Report
+from fcal.metrics.sparsification import SparsificationReport, sparsification_curves
 from fcal.metrics.state import fingerprint
 
 if TYPE_CHECKING:
     from fcal.metrics.streaming import Calibration
+    from fcal.metrics.streaming_depth import ClusterCalibration, DepthErrors, SparsificationCurves
 
 __all__ = [
     "Calibration",
+    "ClusterCalibration",
+    "ClusterReport",
+    "DepthErrors",
+    "DepthReport",
     "Report",
+    "SparsificationCurves",
+    "SparsificationReport",
+    "cluster_calibration",
+    "depth_errors",
+    "depth_groups",
     "drawn_calibration_error",
     "evaluate",
     "expected_calibration_error",
@@ -33,10 +46,19 @@ __all__ = [
     "region_groups",
     "repaired_floors",
     "sigma_groups",
+    "sparsification_curves",
 ]
+
+# Modules that import torchmetrics, which takes seconds.
+_HOME_OF = {
+    "Calibration": "streaming",
+    "ClusterCalibration": "streaming_depth",
+    "DepthErrors": "streaming_depth",
+    "SparsificationCurves": "streaming_depth",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name != "Calibration":  # torchmetrics takes seconds to import
+    if name not in _HOME_OF:
         raise AttributeError(f"module 'fcal.metrics' has no attribute {name!r}")
-    return importlib.import_module("fcal.metrics.streaming").Calibration
+    return getattr(importlib.import_module(f"fcal.metrics.{_HOME_OF[name]}"), name)

@@ -26,16 +26,16 @@ from fcal.metrics.state import (
     GroupCounter,
     State,
     Term,
+    cluster_buckets,
     empty_state,
     folded_bits,
-    hash_integers,
     log_index,
 )
 from fcal.residuals import residuals_of
 from fcal.scores import element_crps, element_nll
 
 _CHUNK = 1 << 17  # scalars: with far fewer the calls cost more than the work, with far more nothing stays in cache
-_LARGEST_Z = 1e70  # its fourth power is still a float64
+LARGEST_Z = 1e70  # its fourth power is still a float64
 _LEVEL_STEPS = 200  # the central interval of every level ends at multiples of 1 / 200
 
 
@@ -85,15 +85,15 @@ def accumulate(
     """
     with torch.no_grad():
         observation = observe(pred, target, valid_mask=valid_mask, as_given=True)
-        labels = _flat_labels("group", group, observation, below=groups), _flat_labels("cluster", cluster, observation)
+        labels = flat_labels("group", group, observation, below=groups), flat_labels("cluster", cluster, observation)
         state = empty_state(grid, groups=groups, clustered=cluster is not None, device=target.device)
-        for chunk, chunk_group, chunk_cluster in _chunks(observation, labels):
+        for chunk, chunk_group, chunk_cluster in valid_chunks(observation, labels):
             if chunk.target.numel():
                 _count(state, _scored(chunk), chunk_group, chunk_cluster, grid, fingerprinted=fingerprinted)
         return state
 
 
-def _flat_labels(name: str, labels: Tensor | None, observation: Observation, below: int | None = None) -> Tensor | None:
+def flat_labels(name: str, labels: Tensor | None, observation: Observation, below: int | None = None) -> Tensor | None:
     """Labels of all elements, from those of targets, rows, or the leading dimensions of either, such as images."""
     if labels is None:
         return None
@@ -114,7 +114,7 @@ def _flat_labels(name: str, labels: Tensor | None, observation: Observation, bel
     return flat.to(torch.int64)
 
 
-def _chunks(
+def valid_chunks(
     observation: Observation, labels: tuple[Tensor | None, Tensor | None]
 ) -> Iterator[tuple[Observation, Tensor | None, Tensor | None]]:
     """Valid elements of consecutive slices of a batch and their labels; only normal predictions keep float32."""
@@ -126,16 +126,16 @@ def _chunks(
     step = max(_CHUNK // max(widest, 1), 1)
     for start in range(0, elements.numel(), step):
         where = slice(start, min(start + step, elements.numel()))
-        mask = None if valid is None else valid[where]
-        target, *parameters = (widened(_select(leaf, where, mask), dtype) for leaf in leaves)
+        kept = None if valid is None else valid[where].nonzero().squeeze(1)
+        target, *parameters = (widened(_select(leaf, where, kept), dtype) for leaf in leaves)
         chunk = replace(observation, law=law.with_leaves(parameters), target=target, valid=None, row_dims=1)
-        group, cluster = (None if label is None else _select(label, where, mask) for label in labels)
+        group, cluster = (None if label is None else _select(label, where, kept) for label in labels)
         yield chunk, group, cluster
 
 
-def _select(values: Tensor, where: slice, valid: Tensor | None) -> Tensor:
+def _select(values: Tensor, where: slice, kept: Tensor | None) -> Tensor:
     sliced = values.detach()[where]
-    return sliced if valid is None else sliced[valid]
+    return sliced if kept is None else sliced.index_select(0, kept)
 
 
 def _is_normal(law: Law) -> bool:
@@ -152,11 +152,11 @@ def _scored(chunk: Observation) -> _Scored:
     error = None if mean is None else (chunk.target - mean).reshape(-1)
     spread = None if sigma is None else sigma.expand(chunk.target.shape).reshape(-1).contiguous()
     return _Scored(
-        z=z.reshape(-1).clamp(-_LARGEST_Z, _LARGEST_Z),
+        z=z.reshape(-1).clamp(-LARGEST_Z, LARGEST_Z),
         t=torch.erf(z.reshape(-1) * math.sqrt(0.5)),
         error=error,
         sigma=spread,
-        ratio=None if error is None or spread is None else (error / spread).clamp_(-_LARGEST_Z, _LARGEST_Z),
+        ratio=None if error is None or spread is None else (error / spread).clamp_(-LARGEST_Z, LARGEST_Z),
         nll=element_nll(chunk).repeat_interleave(dims) / dims,
         crps=None if law.family.event_dim else element_crps(chunk),
         target=chunk.target.reshape(-1),
@@ -170,7 +170,7 @@ def _scored_normal(target: Tensor, loc: Tensor, scale: Tensor) -> _Scored:
     In float32 each term is rounded separately, so that their float64 sums do not depend on the order.
     """
     error = target - loc
-    largest = min(_LARGEST_Z, torch.finfo(error.dtype).max)
+    largest = min(LARGEST_Z, torch.finfo(error.dtype).max)
     z = torch.div(error, scale).clamp_(-largest, largest)
     t = torch.mul(z, math.sqrt(0.5)).erf_()
     half_square = z.square().mul_(0.5)
@@ -285,12 +285,11 @@ def _count_sigma(state: State, scored: _Scored, z_index: Tensor, counter: GroupC
 
 
 def _count_clusters(state: State, scored: _Scored, group: Tensor | None, cluster: Tensor) -> None:
-    """Add the sums of each cluster: small cluster numbers have a bucket of their own, others get one by hash."""
+    """Add the sums of each cluster."""
     z, t = scored.z.double(), scored.t.double()
-    small = (cluster >= 0) & (cluster < CLUSTERS)
-    bucket = torch.where(small, cluster, hash_integers(cluster).bitwise_right_shift(20) % CLUSTERS)
+    bucket, hashed = cluster_buckets(cluster)
     joint = bucket if group is None else group * CLUSTERS + bucket
-    state.hashed.add_(torch.count_nonzero(~small))
+    state.hashed.add_(torch.count_nonzero(hashed))
     by_cluster = GroupCounter(joint, state.groups() * CLUSTERS, z.device)
     terms: list[Term] = [(torch.ones_like(t), None), (z, None), (z, z), *_power_terms(t, t * t)]
     shape = (state.groups(), CLUSTERS, -1)

@@ -376,6 +376,7 @@ def distribution_of_q(
     points: int | None = None,
     limit: float | None = None,
     mean_square: float | None = None,
+    squares: Array | None = None,
 ) -> tuple[Array, Array]:
     r"""CDF of q by the K-fold convolution of the histogram of z^2.
 
@@ -390,6 +391,7 @@ def distribution_of_q(
         points: Size of the lattice; fine enough for data where None.
         limit: End of the lattice; far enough for data where None.
         mean_square: Exact mean of z^2, where it is known and no residual is out of reach.
+        squares: Mean of z^2 in each of the other bins; that of evenly spread residuals where None. Shape ``(bins,)``.
 
     Returns:
         Rising values of q, and the share of sums below each. Shapes ``(points + 1,)`` and ``(..., points + 1)``.
@@ -397,10 +399,10 @@ def distribution_of_q(
     points = points or (_POINTS_OF_FEW if df < _FEW else _POINTS)
     step = (limit or sum_limit(df)) / (points - 1)
     shares = counts[..., 1:-1] / counts.sum(-1, keepdims=True)
-    middle = 0.5 * (z_edges[1:] + z_edges[:-1])
-    squares = middle**2 + np.diff(z_edges) ** 2 / 12
+    if squares is None:
+        squares = (0.5 * (z_edges[1:] + z_edges[:-1])) ** 2 + np.diff(z_edges) ** 2 / 12
     if mean_square is not None:
-        squares *= mean_square / float(shares @ squares)
+        squares = squares * (mean_square / float(shares @ squares))
     mass = _on_lattice(shares, squares / step, points, wide=step > _WIDE_STEP)
     damping = _DAMPING ** (np.arange(points) / points)
     power = _power(np.fft.rfft(mass * damping), df)

@@ -1,5 +1,6 @@
 """``evaluate`` for predictions in memory, and ready-made groups for it."""
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -131,6 +132,46 @@ def sigma_groups(pred: Distribution) -> tuple[Tensor, list[str]]:
     names = [f"sigma {low:.3g} to {high:.3g}" for low, high in pairwise(edges)]
     names[0], names[-1] = f"sigma below {edges[1]:.3g}", f"sigma above {edges[-2]:.3g}"
     return (octave + _OCTAVES).clamp(0, 2 * _OCTAVES - 1), names
+
+
+def depth_groups(
+    depth: Tensor, *, edges: Sequence[float] = (0.0, 10.0, 20.0, 40.0, 80.0), name: str = "depth"
+) -> tuple[Tensor, list[str]]:
+    """Groups by depth, for predicted or measured depth; fixed, so that shards of a data set agree.
+
+    A prediction that is right given its input is calibrated in every group by *predicted* depth. Groups by *measured*
+    depth select by the error: of the pixels measured far away, more have a positive error than a negative one, so that
+    even such a prediction looks biased there, the more the larger its sigma is beside the width of a group.
+
+    Args:
+        depth: Predicted or measured depth, NaN where missing. Any shape.
+        edges: Rising edges in metres; depths below the first or from the last on have a group of their own.
+        name: What the names of groups begin with, such as "predicted depth".
+
+    Returns:
+        ``group`` and ``group_names`` for :func:`fcal.evaluate`: the group of every pixel, shaped like ``depth``, the
+        first where it is NaN, and the names of all groups.
+
+    Raises:
+        TypeError: A dtype that is not floating.
+        ValueError: Edges that do not rise, or fewer than 2.
+
+    Example:
+        >>> codes, names = depth_groups(torch.tensor([3.0, 10.0, 90.0]))
+        >>> [names[code] for code in codes]
+        ['depth 0 to 10 m', 'depth 10 to 20 m', 'depth from 80 m']
+    """
+    if not isinstance(depth, Tensor) or not depth.is_floating_point():
+        got = depth.dtype if isinstance(depth, Tensor) else type(depth).__name__
+        raise TypeError(f"expected `depth` a tensor of a floating dtype, got {got}")
+    limits = [check_number("edges", edge, low=-math.inf, high=math.inf) for edge in edges]
+    if len(limits) < 2 or any(low >= high for low, high in pairwise(limits)):
+        raise ValueError(f"expected `edges` at least 2 rising numbers, got {limits}")
+    names = [f"{name} {low:g} to {high:g} m" for low, high in pairwise(limits)]
+    names = [f"{name} below {limits[0]:g} m", *names, f"{name} from {limits[-1]:g} m"]
+    values = torch.where(torch.isnan(depth), -math.inf, depth.detach())
+    codes = torch.bucketize(values, torch.tensor(limits, dtype=depth.dtype, device=depth.device), right=True)
+    return codes, names
 
 
 def region_groups(target: Tensor, *, rows: int = 3, columns: int = 3) -> tuple[Tensor, list[str]]:

@@ -94,7 +94,7 @@ class SigmaBins:
 
 @dataclass(frozen=True)
 class Sparsification:
-    """RMSE of the remaining predictions when some are dropped, relative to that of all.
+    """Error (in a report, the RMSE) of the remaining predictions when some are dropped, relative to that of all.
 
     Attributes:
         dropped: Rising shares from 0 to nearly 1. Shape ``(points,)``, as are all below.
@@ -225,20 +225,21 @@ class Report:
     def as_dict(self, *, curves: bool = False) -> dict[str, Any]:
         """Plain numbers, strings, lists and dictionaries for JSON; numbers that are not finite become None."""
         names = [f.name for f in fields(self) if f.name not in ("groups", "curves")]
-        document = {name: _plain(getattr(self, name)) for name in names}
+        document = {name: plain(getattr(self, name)) for name in names}
         if curves:
-            document["curves"] = _plain(self.curves)
+            document["curves"] = plain(self.curves)
         document["groups"] = {name: group.as_dict(curves=curves) for name, group in self.groups.items()}
         return document
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A value of a report as JSON knows it; numbers that are not finite become None."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+        return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return value

@@ -57,7 +57,7 @@ _BARS = 64
 _QUANTILES = 99
 _SMALLEST_TAIL = 1e-6
 _SMALLEST_REACH = 4.0
-_DROPPED = np.linspace(0, 0.99, 100)
+DROPPED = np.linspace(0, 0.99, 100)
 
 
 @np.errstate(all="ignore")  # overflow becomes None in the report
@@ -122,10 +122,10 @@ def _report(summary: Summary, tolerance: float, fitted_on: Collection[str], fami
         mce_z=float(maximum_calibration_error(summary.pit_shares)),
         ece_q=float(expected_calibration_error(summary.q_shares)),
         mce_q=float(maximum_calibration_error(summary.q_shares)),
-        kld_z=_divergence(reverse_kl, z_mean, z_var, None),
-        wdist_z=_divergence(wasserstein_printed, z_mean, z_var, None),
-        kld_q=_divergence(reverse_kl, q_mean, q_var, grid.df),
-        wdist_q=_divergence(wasserstein_printed, q_mean, q_var, grid.df),
+        kld_z=divergence_of_moments(reverse_kl, z_mean, z_var, None),
+        wdist_z=divergence_of_moments(wasserstein_printed, z_mean, z_var, None),
+        kld_q=divergence_of_moments(reverse_kl, q_mean, q_var, grid.df),
+        wdist_q=divergence_of_moments(wasserstein_printed, q_mean, q_var, grid.df),
         ence=sigma.ence,
         ause=sigma.ause,
         coverage={f"{level:g}": share for level, share in zip(LEVELS, summary.coverage, strict=True)},
@@ -151,10 +151,11 @@ def _report(summary: Summary, tolerance: float, fitted_on: Collection[str], fami
     )
 
 
-def _divergence(function: Callable[..., float], mean: float, variance: float, df: int | None) -> float:
+def divergence_of_moments(function: Callable[..., float], mean: float, variance: float, df: int | None) -> float:
+    """A divergence of fitted moments; infinite where all residuals are alike, or beyond float64."""
     try:
         return float(function(mean, variance, df))
-    except (ValueError, ZeroDivisionError, OverflowError):  # all residuals alike, or beyond float64
+    except (ValueError, ZeroDivisionError, OverflowError):
         return math.inf
 
 
@@ -255,15 +256,17 @@ def _errors_by_sigma(summary: Summary, design_effect: float) -> _BySigma:
     low, high = sigma * np.sqrt(np.maximum(1 - half, 0)), sigma * np.sqrt(1 + half)
     edges = log_edges()
     squared_errors = summary.error * (0.5 * (edges[1:] + edges[:-1])) ** 2
-    by_sigma, by_error = _remaining_rmse(count, error_sq), _remaining_rmse(summary.error, squared_errors)
+    by_sigma, by_error = (
+        np.sqrt(remaining_mean(*sums)) for sums in ((count, error_sq), (summary.error, squared_errors))
+    )
     if not error_sq.sum() > 0:  # the bins of errors do not resolve 0
-        by_error = np.zeros_like(_DROPPED)
+        by_error = np.zeros_like(DROPPED)
     return _BySigma(
         ence=float(np.abs(1 - np.sqrt(error_squares / sigma_squares)).mean()),
         floor=floor_of_ence(count / design_effect, sigma_sq, merged_bin, kurtosis),
-        ause=float(np.trapezoid(by_sigma - by_error, _DROPPED) / _DROPPED[-1]),
+        ause=mean_gap(by_sigma, by_error),
         bins=SigmaBins(*(tuple(x.tolist()) for x in (sigma, error, low, high, counts.astype(int)))),
-        sparsification=Sparsification(*(tuple(x.tolist()) for x in (_DROPPED, by_sigma, by_error))),
+        sparsification=Sparsification(*(tuple(x.tolist()) for x in (DROPPED, by_sigma, by_error))),
     )
 
 
@@ -275,16 +278,27 @@ def _kurtosis(summary: Summary, second_moment: float) -> float:
     return max(fourth / second_moment**2, 1.0 + 1e-3)
 
 
-def _remaining_rmse(count: Array, square: Array) -> Array:
-    """RMSE after dropping a share of the data from the last bin on, relative to that of all; ties in any order."""
-    count, square = count[::-1], square[::-1]
-    total = square.sum()
-    if total <= 0:
-        return np.zeros_like(_DROPPED)
-    dropped = np.concatenate([[0.0], count.cumsum() / count.sum()])
-    squares_dropped = np.concatenate([[0.0], square.cumsum() / total])
-    remaining = np.maximum(1 - np.interp(_DROPPED, dropped, squares_dropped), 0) / (1 - _DROPPED)
-    return np.sqrt(remaining)
+def remaining_mean(count: Array, total: Array) -> Array:
+    """Mean of the data that remain after dropping a share from the last bin on, relative to that of all.
+
+    Args:
+        count: Number of data in each bin; a bin that is dropped in part loses all its data alike. Shape ``(bins,)``.
+        total: Their sums, not negative. Shape ``(bins,)``.
+
+    Returns:
+        Relative mean with each share of ``DROPPED`` dropped; zeros where all data are zero.
+    """
+    kept, kept_total = (np.concatenate([[0.0], x.cumsum()]) for x in (count, total))
+    if kept_total[-1] <= 0:
+        return np.zeros_like(DROPPED)
+    share = 1 - DROPPED
+    remaining: Array = np.interp(share, kept / kept[-1], kept_total / kept_total[-1]) / share
+    return remaining
+
+
+def mean_gap(upper: Array, lower: Array) -> float:
+    """Area between two curves over ``DROPPED``, divided by its length."""
+    return float(np.trapezoid(upper - lower, DROPPED) / DROPPED[-1])
 
 
 def _curves(summary: Summary, sigma: _BySigma, effective: int, q_spread: Array) -> Curves:

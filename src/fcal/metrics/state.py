@@ -241,6 +241,12 @@ def hash_integers(bits: Tensor) -> Tensor:
     return spread.bitwise_xor_(spread >> 29).mul_(_PRIME)
 
 
+def cluster_buckets(cluster: Tensor) -> tuple[Tensor, Tensor]:
+    """Bucket of each cluster, and whether it was found by hash: small numbers have a bucket of their own."""
+    small = (cluster >= 0) & (cluster < CLUSTERS)
+    return torch.where(small, cluster, hash_integers(cluster).bitwise_right_shift(20) % CLUSTERS), ~small
+
+
 def folded_bits(target: Tensor) -> Tensor:
     """Hash of targets as float64, one by one; sums of hashes differ even where sums of targets agree."""
     bits = (target.double() + 0.0).view(torch.int64)  # -0.0 becomes 0.0

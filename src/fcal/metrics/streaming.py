@@ -1,8 +1,8 @@
-"""Streaming evaluation: a torchmetrics metric whose states add up over batches, shards and ranks."""
+"""Streaming evaluation: torchmetrics metrics whose states add up over batches, shards and ranks."""
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 from torch.distributions import Distribution
@@ -17,10 +17,61 @@ from fcal.metrics.state import MAX_GROUPS, Grid, State, empty_state
 try:
     from torchmetrics import Metric
 except ModuleNotFoundError as error:
-    raise ImportError("expected torchmetrics for fcal.metrics.Calibration; pip install 'fcal[metrics]'") from error
+    raise ImportError("expected torchmetrics for streaming metrics; pip install 'fcal[metrics]'") from error
 
 
-class Calibration(Metric):  # type: ignore[misc]
+class StreamingReport(Metric):  # type: ignore[misc]
+    """A metric whose states are sums, and whose result is a frozen dataclass."""
+
+    is_differentiable = False
+    higher_is_better = None
+    full_state_update = False
+    _update_count: int  # set by torchmetrics
+
+    def __init__(self, start: NamedTuple, **options: Any) -> None:
+        super().__init__(**options)
+        for name, value in start._asdict().items():
+            self.add_state(f"{name}_", default=value, dist_reduce_fx="sum")
+
+    def _state(self) -> list[Tensor]:
+        """Tensors of the state, in its order."""
+        return [getattr(self, name) for name in self._defaults]
+
+    def _wrap_compute(self, compute: Callable[[], Any]) -> Callable[[], Any]:
+        """Box the report for torchmetrics, which traverses the result of ``compute`` and rejects frozen dataclasses."""
+        boxed = super()._wrap_compute(lambda: _Box(compute()))
+
+        @functools.wraps(compute)
+        def unboxed() -> Any:
+            box: _Box = boxed()
+            return box.report
+
+        return unboxed
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Add a batch and return the report of it alone; a batch without a report is not added."""
+        states = {name: getattr(self, name).clone() for name in self._defaults}
+        count: int = self._update_count
+        try:
+            return super().forward(*args, **kwargs)
+        except Exception:
+            self._update_count = count
+            for name, value in states.items():
+                setattr(self, name, value)
+            raise
+
+    def merge_state(self, incoming_state: Any) -> None:
+        """Add the state of another metric, or a dictionary of its states."""
+        super().merge_state(incoming_state)
+        self._computed = None  # torchmetrics would return the cached report
+
+
+class _Box:
+    def __init__(self, report: Any) -> None:
+        self.report = report
+
+
+class Calibration(StreamingReport):
     """Streaming version of :func:`fcal.evaluate`, for data in batches.
 
     Counts are exact and sums agree to rounding for any order of batches and any distribution over ranks. The state has
@@ -43,11 +94,6 @@ class Calibration(Metric):  # type: ignore[misc]
         'under-confident'
     """
 
-    is_differentiable = False
-    higher_is_better = None
-    full_state_update = False
-    _update_count: int  # set by torchmetrics
-
     def __init__(
         self,
         df: int = 75,
@@ -58,19 +104,13 @@ class Calibration(Metric):  # type: ignore[misc]
         tolerance: float = 0.05,
         **options: Any,
     ) -> None:
-        super().__init__(**options)
-        self._grid = Grid(df, bins)
+        grid, names = Grid(df, bins), _names(groups)
+        count = 1 if names is None else len(names)
+        super().__init__(empty_state(grid, groups=count, clustered=check_flag("clustered", clustered)), **options)
+        self._grid, self._names, self._groups = grid, names, count
         self._tolerance = check_number("tolerance", tolerance, low=0.0, high=1.0)
-        self._names = _names(groups)
-        self._groups = 1 if self._names is None else len(self._names)
-        self._clustered = check_flag("clustered", clustered)
+        self._clustered = clustered
         self._fitted_on: frozenset[str] = frozenset()
-        start = empty_state(self._grid, groups=self._groups, clustered=clustered)
-        for name, value in start._asdict().items():
-            self.add_state(f"{name}_", default=value, dist_reduce_fx="sum")
-
-    def _state(self) -> State:
-        return State(*(getattr(self, f"{name}_") for name in State._fields))
 
     def update(
         self,
@@ -99,41 +139,26 @@ class Calibration(Metric):  # type: ignore[misc]
             cluster=cluster,
             fingerprinted=bool(fitted_on(pred)),
         )
-        self._state().add_(batch)
+        State(*self._state()).add_(batch)
         self._fitted_on |= fitted_on(pred)
 
     def compute(self) -> Report:
         """Report of all batches so far, on all ranks."""
         return report_from_state(
-            self._state(),
+            State(*self._state()),
             self._grid,
             tolerance=self._tolerance,
             fitted_on=self._fitted_on,
             group_names=self._names,
         )
 
-    def _wrap_compute(self, compute: Callable[[], Report]) -> Callable[[], Report]:
-        """Box the report for torchmetrics, which traverses the result of ``compute`` and rejects frozen dataclasses."""
-        boxed = super()._wrap_compute(lambda: _Box(compute()))
-
-        @functools.wraps(compute)
-        def unboxed() -> Report:
-            box: _Box = boxed()
-            return box.report
-
-        return unboxed
-
     def forward(self, *args: Any, **kwargs: Any) -> Report:
         """Add a batch and return the report of it alone; a batch without a report is not added."""
-        states = {name: getattr(self, name).clone() for name in self._defaults}
-        count: int = self._update_count
         fitted = self._fitted_on
         try:
             report: Report = super().forward(*args, **kwargs)
         except Exception:
-            self._update_count, self._fitted_on = count, fitted
-            for name, value in states.items():
-                setattr(self, name, value)
+            self._fitted_on = fitted
             raise
         self._fitted_on |= fitted  # torchmetrics resets in between
         return report
@@ -141,7 +166,6 @@ class Calibration(Metric):  # type: ignore[misc]
     def merge_state(self, incoming_state: Any) -> None:
         """Add the state of another metric, or a dictionary of its states."""
         super().merge_state(incoming_state)
-        self._computed = None  # torchmetrics would return the cached report
         if isinstance(incoming_state, Calibration):
             self._fitted_on |= incoming_state._fitted_on
 
@@ -149,11 +173,6 @@ class Calibration(Metric):  # type: ignore[misc]
         """Remove all batches."""
         super().reset()
         self._fitted_on = frozenset()
-
-
-class _Box:
-    def __init__(self, report: Report) -> None:
-        self.report = report
 
 
 def _names(groups: int | Sequence[str] | None) -> list[str] | None:

@@ -61,7 +61,7 @@ class Summary:
         table = state.clusters[0].cpu().numpy()
         self.clusters: Array | None = table[table[:, 0] > 0] if len(table) else None
         self.cluster_count = (
-            None if self.clusters is None else _number_of_clusters(len(self.clusters), bool(state.hashed[0]))
+            None if self.clusters is None else number_of_clusters(len(self.clusters), bool(state.hashed[0]))
         )
         self.pit_cdf = np.concatenate([[0.0], self.pit.cumsum() / self.n])
         self.z_cdf = np.minimum(self.z[:-1].cumsum() / self.n, 1.0)
@@ -159,7 +159,7 @@ def _array(field: torch.Tensor) -> Array:
     return values
 
 
-def _number_of_clusters(buckets: int, hashed: bool) -> int:
+def number_of_clusters(buckets: int, hashed: bool) -> int:
     """Number of clusters in so many non-empty buckets; with hashing, the number that fills them on average."""
     if not hashed:
         return buckets
