@@ -9,12 +9,16 @@ from torch.utils.data import Dataset
 from fcal._registry import Registry
 from fcal.data.bokeh import Bokeh, BokehConfig, BokehSplits
 from fcal.data.folds import fold_numbers, group_numbers
+from fcal.data.street import StreetConfig, StreetDepth, StreetSplits
 
 __all__ = [
     "Bokeh",
     "BokehConfig",
     "BokehSplits",
     "Splits",
+    "StreetConfig",
+    "StreetDepth",
+    "StreetSplits",
     "by_name",
     "fold_numbers",
     "group_numbers",
@@ -41,6 +45,7 @@ class Splits(Protocol):
 
 _FACTORIES: Registry[Callable[..., Splits]] = Registry("data")
 _FACTORIES.add("bokeh", BokehSplits.from_options)
+_FACTORIES.add("street", StreetSplits.from_options)
 
 
 def names() -> list[str]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fcal.data.street.solids import FIRST_FACE, SolidTable, Vector
 
 GROUND = 1  # surface number
-_NEAR = 0.3  # metres; nothing is drawn closer to the camera
+_NEAR, _FAR = 0.3, 100.0  # metres; no thing is drawn closer or farther
 _TINY = 1e-9
 
 Rectangle = tuple[int, int, int, int]  # first and last + 1 row, first and last + 1 column
@@ -193,8 +193,11 @@ class ThingFrames:
         axes = self.axes[table.owner][:, None]
         points = corners[..., :1] * axes[..., 0, :] + corners[..., 1:2] * axes[..., 1, :]
         points = points + corners[..., 2:] * axes[..., 2, :]
-        self.nearest = 1.0 / np.maximum(points[..., 2].min(axis=1), _NEAR)
-        return rectangles_of(points, camera)
+        nearest = np.maximum(points[..., 2].min(axis=1), _NEAR)
+        rectangles = rectangles_of(points, camera)
+        rectangles[nearest > _FAR] = 0
+        self.nearest = 1.0 / nearest
+        return rectangles
 
 
 class _Caster:
@@ -227,14 +230,11 @@ class _Caster:
         axes = self.frames.axes[owner]
         matrix = sum(weight[:, i, None, None] * (axes[:, i, :, None] * axes[:, i, None, :]) for i in range(3))
         linear, constant = _combined(weight * place, axes), _dot(weight * place, place) - 1.0
-        self._linear, self._constant = linear.tolist(), constant.tolist()
         products = linear[:, :, None] * linear[:, None, :]
         form = products - constant[:, None, None] * matrix
-        upper = np.stack(
-            [form[:, 0, 0], 2 * form[:, 0, 1], 2 * form[:, 0, 2], form[:, 1, 1], 2 * form[:, 1, 2], form[:, 2, 2]], 1
-        )
-        self._discriminant: list[list[float]] = upper.tolist()
-        self._up = axes[:, 1].tolist()
+        pairs = ((0, 0, 1.0), (0, 1, 2.0), (0, 2, 2.0), (1, 1, 1.0), (1, 2, 2.0), (2, 2, 1.0))
+        self._discriminant = np.stack([factor * form[:, i, k] for i, k, factor in pairs], axis=1)
+        self._linear, self._constant, self._up = linear, constant, axes[:, 1]
 
     def is_hidden(self, solids: list[int], inverse: NDArray[np.float32]) -> bool:
         """Whether everything drawn so far is nearer than these solids, wherever rays may meet them."""
@@ -279,15 +279,15 @@ class _Caster:
     def _draw_quadric(
         self, number: int, rows: Floats, columns: Floats, inverse: NDArray[np.float32], surface: NDArray[np.int32]
     ) -> None:
-        uu, uv, u, vv, v, one = self._discriminant[number]
-        across, down, ahead = self._linear[number]
+        uu, uv, u, vv, v, one = self._discriminant[number].tolist()
+        across, down, ahead = self._linear[number].tolist()
         squares = ((uu * columns + u) * columns + one) + ((vv * rows + v) * rows)[:, None]
         squares += (uv * rows)[:, None] * columns
         toward = (across * columns + ahead) + (down * rows)[:, None]
         depth_inverse = (np.sqrt(np.maximum(squares, 0.0)) - toward) / self._constant[number]
         hit = (squares > 0) & (toward < 0) & (depth_inverse > inverse)
         if self._table.is_cylinder[number]:
-            up = self._up[number]
+            up = self._up[number].tolist()
             climb = (up[0] * columns + up[2]) + (up[1] * rows)[:, None]
             hit &= np.abs(climb - self._centre_up[number] * depth_inverse) <= self._half_up[number] * depth_inverse
         np.copyto(inverse, depth_inverse.astype(np.float32), where=hit)

@@ -22,7 +22,7 @@ _KITTI_FOCAL, _KITTI_MIDDLE = 721.5377, (609.5593, 172.854)
 _CAMERA_HEIGHT = 1.65  # metres
 _STREAMS = {"drive": 0, "frame": 1}  # independent random numbers of one seed
 _PER_FRAME = 8  # random numbers of a frame besides those of its pixels
-_LABELS = {  # Cityscapes' numbers of classes
+LABELS = {  # Cityscapes' numbers of classes
     "sky": 23,
     "road": 7,
     "sidewalk": 8,
@@ -280,7 +280,7 @@ def _assembled(
 
 def _labels(drive: Drive, camera: Camera, surface: NDArray[np.int32], depth: NDArray[np.float32]) -> NDArray[np.uint8]:
     """Classes of pixels; the ground is road, pavement or grass."""
-    numbers = np.array([_LABELS[name] for name in drive.table.labels], np.uint8)
+    numbers = np.array([LABELS[name] for name in drive.table.labels], np.uint8)
     labels = numbers[drive.table.label[surface]]
     ground = surface == GROUND
     right, _, ahead = (
@@ -293,8 +293,8 @@ def _labels(drive: Drive, camera: Camera, surface: NDArray[np.int32], depth: NDA
     is_paved = (outside < drive.road.pavement) | (
         drive.road.paved & (outside >= drive.road.pavement + drive.road.verge)
     )
-    sides = np.where(is_paved, _LABELS["sidewalk"], _LABELS["terrain"])
-    labels[ground] = np.where(outside < 0, _LABELS["road"], sides)
+    sides = np.where(is_paved, LABELS["sidewalk"], LABELS["terrain"])
+    labels[ground] = np.where(outside < 0, LABELS["road"], sides)
     return labels
 
 

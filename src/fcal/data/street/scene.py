@@ -26,7 +26,7 @@ from fcal.data.street.things import (
 )
 
 FRAME_SECONDS = 0.3  # between frames of a drive
-_BEHIND, _AHEAD = 12.0, 130.0  # of the camera, in metres: where things are placed
+_BEHIND, _AHEAD = 12.0, 110.0  # of the camera, in metres: where things are placed
 _STEEPEST = 0.9  # slope of the curve, dx / dz
 _AWAY, _TOWARDS, _LEFT, _RIGHT = (0.0, 1.0), (0.0, -1.0), (-1.0, 0.0), (1.0, 0.0)  # headings: to the right, ahead
 
