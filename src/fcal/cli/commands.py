@@ -53,6 +53,7 @@ def parser() -> argparse.ArgumentParser:
     _add_recalibrate(commands)
     _add_train(commands)
     _add_benchmark(commands)
+    _add_data(commands)
     return top
 
 
@@ -190,6 +191,30 @@ def _add_task(tasks: Commands, name: str, entry: Entry) -> None:
         help="module or .py file that registers a benchmark or methods of your own",
     )
     task.add_argument("--out", metavar="DIR", default=f"runs/{name}", help=f"{entry.out} (default runs/{name})")
+
+
+def _add_data(commands: Commands) -> None:
+    command = commands.add_parser("data", help="make data whose noise is known")
+    kinds = command.add_subparsers(metavar="KIND", required=True)
+    street = _command(
+        kinds,
+        "street",
+        "fcal.cli.street",
+        "render streets with measured depth, boxes and instances, in the layout of KITTI or Cityscapes",
+        "fcal data street --out streets --frames 200",
+    )
+    street.add_argument("--out", required=True, metavar="DIR", help="empty folder; a stopped run in it is completed")
+    street.add_argument("--frames", metavar="N", type=int, default=800, help="number of frames (default 800)")
+    street.add_argument("--layout", default="kitti-depth", help="kitti-depth (default), kitti-object or cityscapes")
+    street.add_argument("--seed", metavar="S", type=int, default=0, help="seed of everything (default 0)")
+    street.add_argument("--height", metavar="PIXELS", type=int, default=64, help="height of frames (default 64)")
+    street.add_argument("--width", metavar="PIXELS", type=int, default=208, help="width of frames (default 208)")
+    street.add_argument(
+        "--density", metavar="X", type=float, default=0.25, help="share of measured pixels (default 0.25)"
+    )
+    street.add_argument(
+        "--frames-per-drive", metavar="N", type=int, help="frames of one street (default 20, or a fifth of all frames)"
+    )
 
 
 def plugins_of(words: Sequence[str]) -> list[str]:

@@ -13,6 +13,7 @@ from fcal.data.depth_views import DepthView
 from fcal.data.folds import fold_numbers, group_numbers
 from fcal.data.kitti_depth import kitti_depth, kitti_depth_splits
 from fcal.data.kitti_mini import kitti_mini, kitti_mini_splits
+from fcal.data.street import StreetConfig, StreetDepth, StreetSplits
 
 __all__ = [
     "Bokeh",
@@ -25,6 +26,9 @@ __all__ = [
     "DepthView",
     "FrameSplits",
     "Splits",
+    "StreetConfig",
+    "StreetDepth",
+    "StreetSplits",
     "by_name",
     "fold_numbers",
     "group_numbers",
@@ -55,6 +59,7 @@ _FACTORIES: Registry[Callable[..., Splits]] = Registry("data")
 _FACTORIES.add("bokeh", BokehSplits.from_options)
 _FACTORIES.add("kitti-depth", kitti_depth_splits)
 _FACTORIES.add("kitti-mini", kitti_mini_splits)
+_FACTORIES.add("street", StreetSplits.from_options)
 
 
 def names() -> list[str]:
