@@ -9,6 +9,7 @@ from pathlib import Path
 import bokeh_scenes
 import crossfit_scene
 import rooms
+import street_scene
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -64,6 +65,7 @@ PICTURES: dict[str, Callable[[], Figure]] = {
     "coverage_by_group": cameras,
     **bokeh_scenes.PICTURES,
     **crossfit_scene.PICTURES,
+    **street_scene.PICTURES,
 }
 
 

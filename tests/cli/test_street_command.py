@@ -73,7 +73,7 @@ def test_bad_input_is_one_line(words, message, tmp_path, capsys):
 def test_killed_run_leaves_whole_files_and_is_completed(tmp_path):
     words = [sys.executable, "-m", "fcal", "data", "street", "--out", str(tmp_path), "--frames", "60", *SMALL[2:]]
     run = subprocess.Popen(words, stderr=subprocess.PIPE, env=os.environ)
-    while not list(tmp_path.rglob("image_02/data/0*.png")) and run.poll() is None:
+    while len(list(tmp_path.rglob("image_02/data/0*.png"))) < 3 and run.poll() is None:
         time.sleep(0.02)
     run.send_signal(signal.SIGKILL)
     run.wait()

@@ -6,6 +6,7 @@ the same bits on every machine.
 """
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,8 @@ from fcal.data.street.things import (
     tree,
     van,
 )
+
+Real = TypeVar("Real", np.float32, np.float64)
 
 FRAME_SECONDS = 0.3  # between frames of a drive
 _BEHIND, _AHEAD = 12.0, 110.0  # of the camera, in metres: where things are placed
@@ -74,12 +77,12 @@ class Road:
         return along + margin < self.end and all(abs(along - middle) > half + margin for middle, half in self.crossings)
 
 
-def slope(road: Road, along: NDArray[np.float64]) -> NDArray[np.float64]:
+def slope(road: Road, along: NDArray[Real]) -> NDArray[Real]:
     """Slope dx / dz of the street."""
     return np.clip(road.curvature * np.maximum(along - road.bend, 0.0), -_STEEPEST, _STEEPEST)
 
 
-def middle(road: Road, along: NDArray[np.floating]) -> NDArray[np.floating]:
+def middle(road: Road, along: NDArray[Real]) -> NDArray[Real]:
     """The x of the middle of the street: straight, then a parabola, then straight again."""
     curved = np.maximum(along - road.bend, 0.0)
     longest = _STEEPEST / abs(road.curvature) if road.curvature else np.inf

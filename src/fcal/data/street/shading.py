@@ -64,26 +64,40 @@ def shade(drive: Drive, poses: Floats, camera: Camera, sight: Sight, light: Ligh
     colour[:, ground.number] = _hazy(drive, _ground(drive, camera, ground, light), ground.depth)
     facing[ground.number] = np.abs(ground.up) / length.ravel()[ground.number]
     surface = sight.surface.ravel()[things.number]
-    spots = _spots(drive.table, poses, camera, things, surface)
-    normal = _turned(spots, poses)
-    colour[:, things.number] = _hazy(drive, _thing_colour(drive, spots, surface, normal, light), things.depth)
-    met = np.abs(normal[0] * things.right + normal[1] * things.up + normal[2] * things.ahead)
-    facing[things.number] = met / length.ravel()[things.number]
+    material = drive.table.material.take(surface)
+    for kind in Material:
+        chosen = np.flatnonzero(material == kind)
+        if len(chosen):
+            rays = _chosen(things, chosen)
+            spots = _spots(drive.table, poses, camera, rays, surface[chosen])
+            normal = _turned(spots, poses)
+            colour[:, rays.number] = _hazy(drive, _thing_colour(drive, kind, spots, normal, light), rays.depth)
+            met = np.abs(normal[0] * rays.right + normal[1] * rays.up + normal[2] * rays.ahead)
+            facing[rays.number] = met / length.ravel()[rays.number]
     return Shaded(colour=colour.reshape(3, *length.shape), facing=facing.reshape(length.shape))
+
+
+def _chosen(rays: _Rays, chosen: NDArray[np.intp]) -> _Rays:
+    """Some of the rays."""
+    return _Rays(**{field.name: getattr(rays, field.name)[chosen] for field in fields(_Rays)})
 
 
 def _sorted_rays(camera: Camera, sight: Sight) -> list[_Rays]:
     """The rays that meet the sky, the ground and things."""
-    right, up, ahead = camera.directions()
-    up = np.broadcast_to(up, right.shape)
-    depth = 1.0 / np.maximum(sight.inverse, np.float32(1e-6))
+    right, upward, ahead = camera.directions()
+    up = np.broadcast_to(upward, right.shape)
+    depth: Values = np.reciprocal(np.maximum(sight.inverse, np.float32(1e-6)))
     masks = sight.surface == 0, sight.surface == GROUND, sight.surface > GROUND
-    numbers = [np.flatnonzero(mask) for mask in masks]
-    flat = [values.ravel() for values in (right, up, ahead, depth)]
-    columns = ([values[number] for values in flat] for number in numbers)
+    chosen = [np.flatnonzero(mask) for mask in masks]
     return [
-        _Rays(number=number, right=right, up=up, ahead=ahead, depth=depth)
-        for number, (right, up, ahead, depth) in zip(numbers, columns, strict=True)
+        _Rays(
+            number=number,
+            right=right.ravel()[number],
+            up=up.ravel()[number],
+            ahead=ahead.ravel()[number],
+            depth=depth.ravel()[number],
+        )
+        for number in chosen
     ]
 
 
@@ -117,13 +131,12 @@ def _sky(drive: Drive, rays: _Rays) -> Values:
 
 def road_coordinates(road: Road, x: Values, z: Values) -> tuple[Values, Values]:
     """Signed distance to the nearest road's edge, negative on roads, and the distance to the right of the middle."""
-    along = z.astype(np.float64)
-    steep = slope(road, along)
-    lateral = (x - middle(road, along)) / np.sqrt(1.0 + steep * steep)
-    outside = np.where(along < road.end, np.abs(lateral) - road.kerb, np.inf)
+    steep = slope(road, z)
+    lateral = (x - middle(road, z)) / np.sqrt(1.0 + steep * steep)
+    outside = np.where(z < road.end, np.abs(lateral) - road.kerb, np.float32(np.inf))
     for at, half in road.crossings:
-        outside = np.minimum(outside, np.abs(along - at) - half)
-    return outside.astype(np.float32), lateral.astype(np.float32)
+        outside = np.minimum(outside, np.abs(z - at) - half)
+    return outside, lateral
 
 
 def _ground(drive: Drive, camera: Camera, rays: _Rays, light: Light) -> Values:
@@ -248,22 +261,13 @@ def _turned(spots: Spots, poses: Floats) -> Values:
     return np.stack([cosine * x + sine * z, up, cosine * z - sine * x])
 
 
-def _thing_colour(drive: Drive, spots: Spots, surface: NDArray[np.int32], normal: Values, light: Light) -> Values:
-    """Colours of points on things without haze."""
+def _thing_colour(drive: Drive, material: Material, spots: Spots, normal: Values, light: Light) -> Values:
+    """Colours of points on things of one material, without haze."""
     weather = drive.weather
-    albedo, gloss = np.empty_like(spots.colour), np.empty_like(spots.depth)
-    material = drive.table.material.take(surface)
-    for kind in Material:
-        chosen = np.flatnonzero(material == kind)
-        if len(chosen):
-            albedo[:, chosen], gloss[chosen] = textured(kind, _subset(spots, chosen))
+    albedo, gloss = textured(material, spots)
     toward = normal * _column(weather.sun)
     direct = np.maximum(toward[0] + toward[1] + toward[2], 0.0) * light.things.take(spots.thing)
     # Less of the sky is seen by what faces down, and close to the ground.
     ambient = (0.72 + 0.28 * normal[1]) * (0.7 + 0.3 * np.clip(spots.y, 0.0, 1.0))
     lit = albedo * (_column(weather.sunlight) * direct + _column(weather.skylight) * ambient)
     return lit + _column(weather.horizon) * (gloss * (0.35 + 0.65 * np.maximum(normal[1], 0.0)))
-
-
-def _subset(spots: Spots, chosen: NDArray[np.intp]) -> Spots:
-    return Spots(**{field.name: getattr(spots, field.name)[..., chosen] for field in fields(Spots)})

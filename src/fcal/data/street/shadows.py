@@ -55,7 +55,7 @@ def ground_light(
         hexagons.draw(light.sun, frames, camera, _SOFTNESS + _BLUR * hexagons.low_height)
         tall = np.array([not table.things[number].kind for number in hexagons.thing])
         light.things[hexagons.covers(poses, tall)] = 0.0
-    below = [(number, *cast) for number, *cast in boxes if table.things[number].kind]
+    below = [cast for cast in boxes if table.things[cast[0]].kind]
     contact = _Hexagons(below, poses, (0.0, 1.0, 0.0))
     contact.draw(light.sky, frames, camera, np.full(len(contact.thing), _CONTACT))
     return light

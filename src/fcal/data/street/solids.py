@@ -212,7 +212,7 @@ def solid_table(things: tuple[Thing, ...]) -> SolidTable:
     faces = [(number, face) for number, solid in polyhedra for face in solid.faces]
     looks = [Look("sky", BLACK), Look("road", BLACK), *(f.look for _, f in faces), *(q.look for _, q in quadrics)]
     labels = tuple(dict.fromkeys(look.label for look in looks))
-    solids = [*polyhedra, *quadrics]
+    solids: list[tuple[int, Solid]] = [*polyhedra, *quadrics]
     return SolidTable(
         things=things,
         normal=np.array([face.normal for _, face in faces], np.float64).reshape(-1, 3),

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from fcal.data.bokeh import uniforms
-from fcal.data.street.solids import BLACK, Colour, Look, Material, Polyhedron, Quadric, Thing, Vector, box, cut
+from fcal.data.street.solids import BLACK, Colour, Look, Material, Polyhedron, Quadric, Solid, Thing, Vector, box, cut
 
 Choice = TypeVar("Choice")
 
@@ -96,7 +96,7 @@ def car(draws: Draws) -> Thing:
     paint = draws.one_of(_PAINTS)
     rear = draws.one_of((-0.48, -0.47, -0.36))  # where the cabin ends, as a share of the length
     belt = 0.60 * height
-    solids = (
+    solids: tuple[Solid, ...] = (
         _car_body(length, width, belt, paint),
         _car_cabin((rear * length, 0.24 * length), width, (belt - 0.04, height), paint),
         *_wheels(length, width),
@@ -159,7 +159,7 @@ def lorry(draws: Draws) -> Thing:
     cab, cargo = Look("truck", draws.one_of(_PAINTS)), Look("truck", draws.one_of(_PAINTS[:2]))
     glass, rear = Look("truck", _GLASS), Look("truck", (0.5, 0.5, 0.48))
     split = length / 2 - 1.9
-    solids = (
+    solids: tuple[Solid, ...] = (
         box((-width / 2, 0.9, -length / 2), (width / 2, height, split - 0.1), cargo, back=rear),
         box((-width / 2, 0.4, split), (width / 2, 0.85 * height, length / 2), cab),
         box((-width / 2 + 0.1, 1.5, split), (width / 2 - 0.1, 2.3, length / 2 + 0.02), glass),
@@ -209,7 +209,7 @@ def cyclist(draws: Draws) -> Thing:
     )
     bars = box((-0.02, 0.5, -0.4), (0.02, 0.62, 0.4), frame), box((-0.25, 0.95, 0.38), (0.25, 1.0, 0.43), frame)
     limbs = tuple(Quadric((0.1 * sign, 0.62, 0.06 + 0.08 * sign), (0.08, 0.36, 0.12), legs) for sign in (1, -1))
-    solids = (*wheels, *bars, *limbs, *_upper_body(draws, "rider", height, lean=0.2))
+    solids: tuple[Solid, ...] = (*wheels, *bars, *limbs, *_upper_body(draws, "rider", height, lean=0.2))
     low, high = (-0.2, 0.2, -0.6), (0.2, height, 0.6)
     return Thing(solids, "Cyclist", (height, 0.6, 1.75), ((low, high),))
 
