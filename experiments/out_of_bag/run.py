@@ -67,7 +67,7 @@ class InnerTrainings(BokehTrainings):
         test, validation, train = torch.randperm(len(images), generator=generator).split(
             [int(_INNER * len(images)), int(_INNER * len(images)), len(images) - 2 * int(_INNER * len(images))]
         )
-        return Datasets(*(Rows(images, rows) for rows in (train, validation, test)))
+        return Datasets(train=Rows(images, train), validation=Rows(images, validation), test=Rows(images, test))
 
 
 class InnerProblem(NetworkProblem):

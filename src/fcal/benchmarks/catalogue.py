@@ -57,6 +57,7 @@ class Entry:
         purpose: What it does, in half a sentence.
         example: A command to try.
         data: Help of ``--data``; empty for a task that generates its data.
+        needs_data: Whether ``--data`` must be given.
         preset: Default preset.
         presets: Help of ``--preset``.
         options: Further options.
@@ -69,6 +70,7 @@ class Entry:
     purpose: str
     example: str = ""
     data: str = ""
+    needs_data: bool = True
     preset: str = "quick"
     presets: str = "size of the benchmark"
     options: tuple[Option, ...] = ()
@@ -159,6 +161,25 @@ TASKS.add(
             ),
         ),
         out="where finished cells are kept and the tables are written, over older ones",
+    ),
+)
+
+
+TASKS.add(
+    "depth",
+    Entry(
+        task="fcal.benchmarks.depth.task:DEPTH",
+        purpose="the distance of every pixel with its error bar, on rendered streets or on KITTI",
+        example="fcal benchmark depth --preset quick",
+        data="folder of KITTI (raw and depth trees, Eigen's lists), or of the real frames of kitti-mini",
+        needs_data=False,
+        presets="tiny (to see that it runs), quick (minutes), street (an hour), kitti-mini or paper (default quick)",
+        options=(
+            Option(flag="--encoder", setting="encoder", help="mobilenet_v2, resnet18, ... (default: the preset's)"),
+            Option(flag="--family", setting="family", help="normal, laplace or log-normal (default normal)"),
+        ),
+        seeds="repetitions with other weights and, of rendered streets, other frames",
+        out="where finished cells are kept and the page is written, over an older one",
     ),
 )
 

@@ -163,7 +163,7 @@ class TrainingCells:
             "version": self.source.version,
             "data": self.data,
             "network": self.network,
-            "objective": _objective_address(objective),
+            "objective": _objective_address(objective, self.source.task_loss),
             "fit": asdict(fit),
             **design,
         }
@@ -183,7 +183,7 @@ class TrainingCells:
         config = {
             "version": self.source.version,
             "crossfit": base.config,
-            "objective": _objective_address(scales),
+            "objective": _objective_address(scales, self.source.task_loss),
             "fit": asdict(fit),
         }
         kind, label = self.source.kind("scales"), f"error bars by {scales['name']} of the {base.label}"
@@ -194,7 +194,7 @@ class TrainingCells:
             "version": self.source.version,
             "data": self.data,
             "network": {**self.network, "deterministic": method.deterministic},
-            "objective": _objective_address(own),
+            "objective": _objective_address(own, self.source.task_loss),
             "fit": asdict(replace(fit, channels_last=self.source.channels_last)),
             "all_images": fit.stop_after > 0,
             "start": None if start is None else start.config,
@@ -202,9 +202,9 @@ class TrainingCells:
         return self.source.fit_cell(config)
 
 
-def _objective_address(options: Options) -> dict[str, Any]:
-    """Address of an objective, without the options that have no effect if there is one stratum."""
-    address = options_of(ObjectiveConfig(**options))
+def _objective_address(options: Options, task_loss: str) -> dict[str, Any]:
+    """Address of an objective beside a task loss, without the options that have no effect if there is one stratum."""
+    address = options_of(ObjectiveConfig(**{"task": task_loss, **options}))
     if address["strata"] == 1:
         del address["strata"], address["by"]
     return address

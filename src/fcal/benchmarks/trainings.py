@@ -84,12 +84,15 @@ class Datasets(NamedTuple):
         validation: To choose by, and to fit repairs to; methods without a held-out set train on them too.
         test: To score.
         timed: Test rows on which prediction is timed; all if None.
+        groups: Group of every row of :attr:`all`, such as its sequence: rows of a group are left out together. None for
+            rows that are independent.
     """
 
     train: Any
     validation: Any
     test: Any
     timed: Any = None
+    groups: Sequence[Any] | None = None
 
     @property
     def all(self) -> BatchConcat:
@@ -109,6 +112,8 @@ class NetworkTrainings(ABC):
         channels_last: Memory format of images.
         predicted_at_once: Rows predicted in one batch.
         held_out_at_once: Likewise for the held-out rows of cross-fits.
+        task_loss: Loss of the predicted values beside the likelihood or calibration loss of every objective; ``"nll"``
+            for none. See :class:`fcal.training.ObjectiveConfig`.
     """
 
     task: ClassVar[str]
@@ -116,6 +121,7 @@ class NetworkTrainings(ABC):
     channels_last: ClassVar[bool] = False
     predicted_at_once: ClassVar[int] = 1000
     held_out_at_once: ClassVar[int] = 250
+    task_loss: ClassVar[str] = "nll"
 
     @abstractmethod
     def datasets(self, data: Config) -> Datasets:
@@ -287,22 +293,25 @@ class NetworkTrainings(ABC):
         return fit_on
 
     def _of_folds(self, fit_on: Callable[..., Any], config: Config) -> CrossFit:
+        rows = self.rows(config["data"])
         return fcal.crossfit(
             fit_on,
-            self.rows(config["data"]).all,
+            rows.all,
             keep="full",
             folds=config["folds"],
+            groups=rows.groups,
             seed=config["data"]["seed"],
             batch_size=self.held_out_at_once,
         )
 
     def _of_bags(self, fit_on: Callable[..., Any], config: Config, *, of_heads: bool) -> OutOfBag:
-        design = {name: config[name] for name in ("members", "leave_out", "judges")}
+        rows, design = self.rows(config["data"]), {name: config[name] for name in ("members", "leave_out", "judges")}
         return fcal.crossfit(
             fit_on,
-            self.rows(config["data"]).all,
+            rows.all,
             bags=Bags(**design),
             heads=of_heads,
+            groups=rows.groups,
             seed=config["data"]["seed"],
             batch_size=self.held_out_at_once,
         )
@@ -367,4 +376,4 @@ def _means(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
 def _mean_squares(pred: Distribution | Tensor, target: Tensor) -> tuple[float, float]:
     assert isinstance(pred, Distribution)
     error = target.double() - pred.mean.double()
-    return float(error.square().mean()), float((error / pred.stddev.double()).square().mean())
+    return float(error.square().nanmean()), float((error / pred.stddev.double()).square().nanmean())

@@ -173,7 +173,7 @@ def _add_task(tasks: Commands, name: str, entry: Entry) -> None:
     task = _command(tasks, name, "fcal.cli.benchmark", entry.purpose, example)
     task.set_defaults(task=name)
     if entry.data:
-        task.add_argument("--data", required=True, metavar="DIR", help=entry.data)
+        task.add_argument("--data", required=entry.needs_data, metavar="DIR", help=entry.data)
     task.add_argument("--preset", default=entry.preset, help=entry.presets)
     for option in entry.options:
         task.add_argument(option.flag, metavar=option.metavar, type=option.type, help=option.help)

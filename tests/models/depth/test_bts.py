@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 import fcal
 from fcal import models
-from fcal.models.depth import BTS, MultiHeadBTS, encoder_names
+from fcal.models.depth import BTS, encoder_names
 
 
 @pytest.fixture(autouse=True)
@@ -203,27 +203,27 @@ def test_memory_format_does_not_matter():
 
 
 def test_heads_predict_as_networks_of_their_own():
-    network, image = MultiHeadBTS(heads=3, width=8).eval(), images(2, 3, 33, 40)
+    network, image = BTS.with_heads(3, width=8).eval(), images(2, 3, 33, 40)
     preds = network(image)
     assert len(preds) == 3
     for index, pred in enumerate(preds):
-        alone = network.member(index)(image)
+        alone = network.alone(index)(image)
         assert isinstance(pred, Distribution)
         assert_close(pred.mean, alone.mean)
         assert_close(pred.stddev, alone.stddev)
 
 
 def test_heads_have_their_own_weights_and_one_encoder():
-    network, image = MultiHeadBTS(heads=2, width=8).eval(), images(1, 3, 32, 32)
+    network, image = BTS.with_heads(2, width=8).eval(), images(1, 3, 32, 32)
     first, second = network(image)
     assert not torch.equal(first.mean, second.mean)
-    assert network.member(0).encoder is network.member(1).encoder
+    assert network.alone(0).trunk is network.alone(1).trunk
 
 
 def test_training_a_member_trains_its_head_alone_on_a_frozen_encoder():
-    network = MultiHeadBTS(heads=2, width=8, freeze="encoder")
+    network = BTS.with_heads(2, width=8, freeze="encoder")
     before = [copy.deepcopy(head.state_dict()) for head in network.heads]
-    member = network.member(1).train()
+    member = network.alone(1).train()
     optimizer = torch.optim.SGD([p for p in member.parameters() if p.requires_grad], lr=0.1)
     fcal.nll(member(images(2, 3, 32, 32)), torch.full((2, 32, 32), 9.0)).mean().backward()
     optimizer.step()
@@ -232,11 +232,6 @@ def test_training_a_member_trains_its_head_alone_on_a_frozen_encoder():
         for head, old in zip(network.heads, before, strict=True)
     ]
     assert changed == [False, True]
-
-
-def test_member_out_of_range_is_refused():
-    with pytest.raises(ValueError, match="expected `index` <= 1, got 2"):
-        MultiHeadBTS(heads=2, width=8).member(2)
 
 
 # The registry, and refusals.

@@ -1,6 +1,5 @@
 """Tables of the Bokeh benchmark: its columns, and what stands beside them."""
 
-import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -10,9 +9,8 @@ from typing import Any
 
 from fcal.benchmarks.bokeh.scoring import ERRORS
 from fcal.benchmarks.bokeh.settings import Settings
+from fcal.benchmarks.cost import COST, with_cost
 from fcal.benchmarks.markdown import lines_of, spread_text
-from fcal.benchmarks.method_kinds import Method
-from fcal.benchmarks.methods import method_of
 from fcal.benchmarks.scoring import CRPS, ECE_Q, ECE_Z, NLL, TRAIN_S, rounded, shortened
 from fcal.benchmarks.table import Column, Row, Spread, Table, row_of
 from fcal.benchmarks.task import Result, Results
@@ -75,12 +73,7 @@ TABLE_COLUMNS = (
     ),
     TRAIN_S,
     Column(name="predict_ms", title="predict, ms", description="milliseconds of prediction", ranked=False),
-    Column(
-        name="cost",
-        title="cost",
-        description="rows times epochs of all trainings, choices included, relative to one training on all rows",
-        ranked=False,
-    ),
+    COST,
 )
 _BY_NAME = {column.name: column for column in TABLE_COLUMNS}
 
@@ -96,7 +89,7 @@ def bokeh_table(settings: Settings, labels: Mapping[str, str], results: Results)
     noise, regime = labels["noise"], labels["regime"]
     sizes = {split: len(Bokeh(split, settings.data(noise, regime, 0))) for split in SPLITS}
     test_images = sizes["test"] + sizes["extra"]
-    results = _with_cost(settings, results, (sizes["train"], sizes["validation"]))
+    results = with_cost(settings, results, (sizes["train"], sizes["validation"]))
     like_the_paper = regime == "paper-like" and settings.images >= _FEWEST_IMAGES
     return Table(
         labels=labels,
@@ -206,26 +199,6 @@ def value_of(result: Result, column: str) -> Any:
     """The number of a seed in a column; None where there is none."""
     values = result.get("columns", {}).get(column)
     return values[0] if values else None
-
-
-def _with_cost(settings: Settings, results: Results, rows: tuple[int, int]) -> Results:
-    """Every row with its cost, seed by seed."""
-    chosen = [result.get("epochs", {}).get("base") for result in results.get("nll", ())]
-    return {
-        row: [
-            _costed(method_of(row), settings, rows, result, epochs)
-            for result, epochs in itertools.zip_longest(repetitions, chosen[: len(repetitions)])
-        ]
-        for row, repetitions in results.items()
-    }
-
-
-def _costed(method: Method, settings: Settings, rows: tuple[int, int], result: Result, epochs: int | None) -> Result:
-    """A result with its cost; ``epochs`` are those of the network that chooses for ensembles."""
-    if "columns" not in result:
-        return result
-    cost = method.relative_cost(settings, rows, {"member_epochs": epochs, **result})
-    return {**result, "columns": {**result["columns"], "cost": [None if cost is None else round(cost, 4)]}}
 
 
 def _intervals(results: Results) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Monocular depth: BTS with an uncertainty decoder, on encoders of torchvision."""
 
-from fcal.models.depth.bts import BTS, DepthHead, MultiHeadBTS
+from fcal.models.depth.bts import BTS, DepthHead, family_names
 from fcal.models.depth.encoders import Encoder, encoder_names
 from fcal.models.depth.planar_guidance import PlanarGuidance, local_planar_guidance
 
@@ -8,8 +8,8 @@ __all__ = [
     "BTS",
     "DepthHead",
     "Encoder",
-    "MultiHeadBTS",
     "PlanarGuidance",
     "encoder_names",
+    "family_names",
     "local_planar_guidance",
 ]

@@ -12,6 +12,7 @@ from fcal._checks import check_flag, check_integer, check_number
 from fcal._registry import Registry
 from fcal.models.depth.decoders import DepthDecoder, UncertaintyDecoder
 from fcal.models.depth.encoders import Encoder
+from fcal.models.shared_trunk import SharedTrunk
 
 _INITIAL_DEPTH = 3 / 16  # share of the largest depth before training: 15 m of 80 m
 _INITIAL_UNCERTAINTY = 0.1  # relative to depth
@@ -42,6 +43,16 @@ _FAMILIES: Registry[Callable[[Tensor, Tensor, "DepthHead"], Distribution]] = Reg
 _FAMILIES.add("normal", _normal)
 _FAMILIES.add("laplace", _laplace)
 _FAMILIES.add("log-normal", _log_normal)
+
+
+def family_names() -> list[str]:
+    """Names of the families that networks predict.
+
+    Example:
+        >>> "log-normal" in family_names()
+        True
+    """
+    return _FAMILIES.names()
 
 
 class DepthHead(nn.Module):
@@ -180,12 +191,26 @@ class BTS(nn.Module):
         )
 
     @classmethod
-    def of(cls, encoder: Encoder, head: DepthHead) -> "BTS":
-        """A network of an encoder and a head, which are shared and not copied."""
-        network = cls.__new__(cls)
-        nn.Module.__init__(network)
-        network.encoder, network.head = encoder, head
-        return network
+    def with_heads(
+        cls, heads: int, *, encoder: str = "mobilenet_v2", weights: str = "", freeze: str = "", **head_options: Any
+    ) -> SharedTrunk:
+        """Several heads on one encoder, which is run once: an ensemble for little more than one network.
+
+        Args:
+            heads: Number of heads, each with weights of its own.
+            encoder: A network of torchvision.
+            weights: Its pretrained weights.
+            freeze: What of it is not trained.
+            head_options: Options of every :class:`DepthHead`: ``width``, ``family``, ``max_depth`` and others.
+
+        Example:
+            >>> network = BTS.with_heads(3, width=16).eval()
+            >>> [pred.batch_shape for pred in network(torch.zeros(1, 3, 32, 40))]
+            [torch.Size([1, 32, 40]), torch.Size([1, 32, 40]), torch.Size([1, 32, 40])]
+        """
+        trunk = Encoder(encoder, weights=weights, freeze=freeze)
+        each = [_OfFeatures(DepthHead(trunk.channels, **head_options)) for _ in range(heads)]
+        return SharedTrunk(_Features(trunk), each)
 
     @property
     def depth_is(self) -> str:
@@ -211,57 +236,28 @@ class BTS(nn.Module):
         return prediction
 
 
-class MultiHeadBTS(nn.Module):
-    """Several heads on one encoder, which is run once: the members of an ensemble for little more than one network.
+class _Features(nn.Module):
+    """Features of images for the heads of a :class:`SharedTrunk`."""
 
-    Args:
-        heads: Number of heads, each with weights of its own.
-        encoder: As of :class:`BTS`.
-        weights: As of :class:`BTS`.
-        freeze: As of :class:`BTS`.
-        head_options: Options of every :class:`DepthHead`: ``width``, ``family``, ``max_depth`` and others.
-
-    Example:
-        >>> network = MultiHeadBTS(heads=3, width=16).eval()
-        >>> [pred.batch_shape for pred in network(torch.zeros(1, 3, 32, 40))]
-        [torch.Size([1, 32, 40]), torch.Size([1, 32, 40]), torch.Size([1, 32, 40])]
-        >>> network.member(2)(torch.zeros(1, 3, 32, 40)).batch_shape
-        torch.Size([1, 32, 40])
-    """
-
-    def __init__(
-        self,
-        *,
-        heads: int = 5,
-        encoder: str = "mobilenet_v2",
-        weights: str = "",
-        freeze: str = "",
-        **head_options: Any,
-    ) -> None:
+    def __init__(self, encoder: Encoder) -> None:
         super().__init__()
-        check_integer("heads", heads, at_least=1, at_most=1000)
-        self.encoder = Encoder(encoder, weights=weights, freeze=freeze)
-        self.heads = nn.ModuleList(DepthHead(self.encoder.channels, **head_options) for _ in range(heads))
+        self.encoder = encoder
 
-    def member(self, index: int) -> BTS:
-        """One head with the encoder, as a network; training it changes this one."""
-        return BTS.of(self.encoder, self._head(index))
-
-    def forward(self, image: Tensor) -> list[Distribution | Tensor]:
-        """Predictions of all heads.
-
-        Args:
-            image: As for :class:`BTS`. Shape ``(B, 3, H, W)``.
-        """
+    def forward(self, image: Tensor) -> tuple[Sequence[Tensor], tuple[int, int]]:
         _check_image(image)
-        features = self.encoder(image)
-        return [head(features, image.shape[-2:]) for head in self.heads]
+        return self.encoder(image), (image.shape[-2], image.shape[-1])
 
-    def _head(self, index: int) -> DepthHead:
-        check_integer("index", index, at_least=0, at_most=len(self.heads) - 1)
-        head = self.heads[index]
-        assert isinstance(head, DepthHead)
-        return head
+
+class _OfFeatures(nn.Module):
+    """A head on such features."""
+
+    def __init__(self, head: DepthHead) -> None:
+        super().__init__()
+        self.head = head
+
+    def forward(self, features: tuple[Sequence[Tensor], tuple[int, int]]) -> Distribution | Tensor:
+        prediction: Distribution | Tensor = self.head(*features)
+        return prediction
 
 
 def _check_image(image: Any) -> None:
