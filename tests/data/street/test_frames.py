@@ -223,6 +223,7 @@ def test_camera_is_that_of_kitti_at_its_size():
     [
         ({"frames": 0}, ValueError, "expected `frames` >= 1, got 0"),
         ({"seed": -1}, ValueError, "expected `seed` >= 0"),
+        ({"frames": 10_000, "frames_per_drive": 1}, ValueError, "expected `frames` of at most 9999 drives of 1 frames"),
         ({"width": 10.5}, TypeError, "expected `width` an int"),
         ({"antialiasing": 1}, TypeError, "expected `antialiasing` a bool"),
         ({"lidar": {"density": 1}}, TypeError, "expected `lidar` a LidarConfig, got dict"),

@@ -11,8 +11,9 @@ from fcal._checks import check_flag, check_integer
 from fcal.data.bokeh import uniforms
 from fcal.data.street.casting import GROUND, Camera, Extent, Sight, ThingFrames, cast
 from fcal.data.street.lidar import LidarConfig, lidar_sigma, measured, occlusion_edges, scanned
-from fcal.data.street.scene import FRAME_SECONDS, Drive, draw_drive, placed
-from fcal.data.street.shading import Shaded, road_coordinates, shade
+from fcal.data.street.road import placed, road_coordinates
+from fcal.data.street.scene import FRAME_SECONDS, Drive, draw_drive
+from fcal.data.street.shading import Shaded, shade
 from fcal.data.street.shadows import ground_light
 from fcal.data.street.solids import Vector
 
@@ -21,6 +22,7 @@ KITTI_HEIGHT, KITTI_WIDTH = 375, 1242
 _KITTI_FOCAL, _KITTI_MIDDLE = 721.5377, (609.5593, 172.854)
 _CAMERA_HEIGHT = 1.65  # metres
 _STREAMS = {"drive": 0, "frame": 1}  # independent random numbers of one seed
+_MOST_DRIVES = 9999  # their names have four digits
 _PER_FRAME = 8  # random numbers of a frame besides those of its pixels
 LABELS = {  # Cityscapes' numbers of classes
     "sky": 23,
@@ -72,6 +74,9 @@ class StreetConfig:
         check_flag("antialiasing", self.antialiasing)
         if not isinstance(self.lidar, LidarConfig):
             raise TypeError(f"expected `lidar` a LidarConfig, got {type(self.lidar).__name__}")
+        if self.drives > _MOST_DRIVES:
+            limit = f"{_MOST_DRIVES} drives of {self.frames_per_drive} frames"
+            raise ValueError(f"expected `frames` of at most {limit}, got {self.frames}")
 
     @property
     def drives(self) -> int:
@@ -201,7 +206,7 @@ def street_frame(config: StreetConfig, index: int) -> StreetFrame:
     return _assembled(config, drive, camera, frames, sight, shaded, image, noise, (number, within))
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=64)  # shuffled frames of a training set come from many drives
 def _drive(seed: int, number: int, frames: int) -> Drive:
     return draw_drive(seed + (_STREAMS["drive"] << 64), number, frames)
 

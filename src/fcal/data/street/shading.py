@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fcal.data.street.casting import GROUND, Camera, Floats, Sight
-from fcal.data.street.scene import Drive, Road, middle, slope
+from fcal.data.street.road import Road, road_coordinates
+from fcal.data.street.scene import Drive
 from fcal.data.street.shadows import Light
 from fcal.data.street.solids import FIRST_FACE, Colour, Material, SolidTable
 from fcal.data.street.textures import Spots, Values, noise, paint, textured
@@ -127,16 +128,6 @@ def _sky(drive: Drive, rays: _Rays) -> Values:
     cloud = np.clip(1.6 * cover, 0.0, 1.0) * np.clip(6.0 * level, 0.0, 1.0)
     white = _column(weather.skylight) * (0.9 + 0.2 * noise(x * far, z * far, 90.0)) + 0.35 * _column(weather.sunlight)
     return colour + (white - colour) * (0.8 * cloud)
-
-
-def road_coordinates(road: Road, x: Values, z: Values) -> tuple[Values, Values]:
-    """Signed distance to the nearest road's edge, negative on roads, and the distance to the right of the middle."""
-    steep = slope(road, z)
-    lateral = (x - middle(road, z)) / np.sqrt(1.0 + steep * steep)
-    outside = np.where(z < road.end, np.abs(lateral) - road.kerb, np.float32(np.inf))
-    for at, half in road.crossings:
-        outside = np.minimum(outside, np.abs(z - at) - half)
-    return outside, lateral
 
 
 def _ground(drive: Drive, camera: Camera, rays: _Rays, light: Light) -> Values:

@@ -115,8 +115,11 @@ def _facade(spots: Spots) -> tuple[Values, Values]:
     wall *= np.where((v > 0.95) & (j > 0), np.float32(0.82), np.float32(1.0))
     is_shop = (j == 0) & (style > 0.65)
     is_door = (j == 0) & ~is_shop & (_hashed(i, spots.thing, spots.thing) < 0.25)
-    shop, plain = (np.array(values, np.float32) for values in ((0.44, 0.14, 0.78), (0.27, 0.30, 0.80)))
-    wide, low, high = (np.where(is_shop, *values) for values in zip(shop, plain, strict=True))
+    wide = np.where(is_shop, np.float32(0.44), np.float32(0.27))
+    low, high = (
+        np.where(is_shop, np.float32(0.14), np.float32(0.30)),
+        np.where(is_shop, np.float32(0.78), np.float32(0.80)),
+    )
     framed = (u < wide + 0.035) & (v > low - 0.03) & (v < high + 0.03) & ~is_door
     pane = framed & (u < wide) & (v > low) & (v < high) & (u >= 0.02)
     curtain = pane & (luck > 0.7) & ~is_shop
