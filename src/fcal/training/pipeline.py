@@ -94,7 +94,8 @@ def train(
             "seed": config.seed,
             **_evaluation(config, model, parts, folder, held_out),
         }
-        report = _json_ready(report | {"fit": asdict(result), "provenance": provenance()})
+        report |= {"fit": asdict(result), "skipped": _skipped_rows(parts), "provenance": provenance()}
+        report = _json_ready(report)
         write_json(folder / run_folder.REPORT, report)
         run_folder.seal(config, folder)
     return Run(folder=folder, config=config, model=model, report=report)
@@ -253,6 +254,12 @@ def _evaluation(
 
 def _predicted(config: RunConfig, model: nn.Module, dataset: Any) -> Predicted:
     return predict(model, dataset, batch_size=config.fit.batch_size, channels_last=config.fit.channels_last)
+
+
+def _skipped_rows(parts: data.Splits) -> list[str]:
+    """Why rows could not be read, of datasets that skip such rows and know which."""
+    datasets = (getattr(parts, name) for name in ("train", "validation", "test"))
+    return [reason for dataset in datasets for _, reason in getattr(dataset, "skipped", [])]
 
 
 def _json_ready(value: Any) -> Any:
