@@ -7,11 +7,9 @@ hand, a few calls of numpy's generator for every image, and the simplest noise.
 """
 
 import sys
-import time
-from collections.abc import Callable
 
 import numpy as np
-from measuring import Row, extra_bytes, extra_bytes_in_fresh_process, faster, main, medians
+from measuring import Row, extra_bytes, extra_bytes_in_fresh_process, faster, main, medians, timed
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 from rich.console import Console
@@ -65,13 +63,6 @@ def dataset_by_pillow(config: BokehConfig, seed: int) -> tuple[NDArray[np.uint8]
         images[i] = np.asarray(picture).transpose(2, 0, 1)
         targets[i] = np.array([x, y]) / size + regime.sigma * generator.standard_normal(2)
     return images, targets
-
-
-def timed(work: Callable[[], object]) -> float:
-    """Processor time of a step: other work on the machine would slow the longer step more than the shorter one."""
-    started = time.process_time()
-    work()
-    return time.process_time() - started
 
 
 def painting(regime: str, count: int) -> Row:

@@ -4,6 +4,7 @@ import argparse
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -43,6 +44,13 @@ def medians(steps: Sequence[Step], repeats: list[int]) -> list[float]:
             step()  # warms caches and allocator after the other one
             own.extend(step() for _ in range(max(count // BLOCKS, 1)))
     return [statistics.median(own) for own in times]
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Processor time of a step: other work on the machine would slow the longer step more than the shorter one."""
+    started = time.process_time()
+    work()
+    return time.process_time() - started
 
 
 def extra_bytes_in_fresh_process(script: str, *arguments: str) -> float:
