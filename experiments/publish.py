@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+from claims_page import write_claims
 
 from fcal._config import to_toml
 from fcal._files import atomic_path, write_json
@@ -88,6 +89,7 @@ def publish(task: Any, settings: Any, store: Store, out: Path) -> None:
     for path, content in {f"{task.name}.md": text, **page.more_files(done, store)}.items():
         with atomic_path(out / path) as temporary:
             temporary.write_text(content, encoding="utf-8")
+    write_claims(out)
     print(f"{out / task.name}.md: {len(done.tables)} tables")
 
 
