@@ -6,6 +6,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from depth.bars import bars, bars_markdown
+from depth.tradeoff import tradeoff
 from fcal.benchmarks import Benchmark, Table
 from fcal.benchmarks.depth import Settings
 from fcal.benchmarks.depth.task import DEPTH
@@ -67,18 +68,26 @@ def _table_part(table: Table) -> str:
         parts += [f"{sentence}\n", text]
     judged = bars_markdown(bars(document))
     parts += [f"Goals. {_NOT_ABOVE}", judged] if judged else []
-    return "\n".join([*parts, f"![calibration](depth/calibration-{table.labels['world']}.png)\n"])
+    world = table.labels["world"]
+    parts += [
+        "Accuracy against calibration; lines join the weights of a calibration loss (small numbers), dots are rows:\n",
+        f"![accuracy against calibration](depth/tradeoff-{world}.png)\n",
+        f"![calibration](depth/calibration-{world}.png)\n",
+    ]
+    return "\n".join(parts)
 
 
 def pictures(benchmark: Benchmark[Settings]) -> dict[str, Figure]:
-    """Calibration of every world, of the first seed."""
+    """Trade-off of every world, and calibration of its first seed."""
     drawn = {}
     for table in benchmark.tables:
         results = benchmark.results[tuple(table.labels.values())]
         shown = {
             DEPTH.table_title(table): {**table.as_dict(), **DEPTH.for_pictures(benchmark.settings, table, results)}
         }
-        drawn[f"calibration-{table.labels['world']}"] = calibration_sheet(shown, rows=row_styles(table.rows))
+        world = table.labels["world"]
+        drawn[f"calibration-{world}"] = calibration_sheet(shown, rows=row_styles(table.rows))
+        drawn[f"tradeoff-{world}"] = tradeoff(table.as_dict())
     return drawn
 
 
