@@ -69,10 +69,13 @@ class DepthTask(Task[Settings]):
     }
 
     def problems(self, settings: Settings, store: Store, data: str | None = None) -> list[Problem]:
-        """Every seed; with a folder of data, frames of KITTI instead of rendered ones."""
-        if data is not None and settings.world == STREET:
-            settings = replace(settings, world=KITTI)
+        """Every seed."""
+        settings = self.world_of(settings, data)
         return [DepthProblem(settings, settings.data(seed), store, Source(data)) for seed in range(settings.seeds)]
+
+    def world_of(self, settings: Settings, data: str | None) -> Settings:
+        """With a folder of data, frames of KITTI instead of rendered ones."""
+        return replace(settings, world=KITTI) if data is not None and settings.world == STREET else settings
 
     def problem_of(self, config: Mapping[str, Any], store: Store, data: str | None = None) -> DepthProblem:
         """The problem of an address."""
