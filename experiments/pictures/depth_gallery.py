@@ -1,6 +1,7 @@
 """Draw test frames of the depth benchmark with depth, sigma and |error| / sigma of some rows, from stored weights.
 
-``python experiments/pictures/depth_gallery.py --run runs/depth --rows nll,oob_auto --out gallery.png`` needs the weights that ``fcal benchmark depth`` left in the run. Only pictures of the street world are committed.
+``python experiments/pictures/depth_gallery.py --run runs/depth --rows nll,oob_auto --out gallery.png`` needs the
+weights that ``fcal benchmark depth`` left in the run. Only pictures of the street world are committed.
 """
 
 import argparse

@@ -20,6 +20,8 @@ _NARROWEST = 1.5  # ratio of the ends
 _LARGEST_RATIO = 4.0  # |error| / sigma
 _UNKNOWN = "#dddddd"
 _WIDTHS = (8.0, 5.0, 4.2)  # inches of a column, of one, two, and more
+_LOWEST_ROW, _HIGHEST_ROW = 0.9, 5.0  # inches; labels need some
+_MARGIN = 1.1  # inches, for labels and colour bars
 _LONGEST_TITLE = 60
 _FADED = 0.35  # of the image behind sparse errors
 _DOTS = 330  # columns of an image above which single pixels would be lost in a picture
@@ -99,9 +101,11 @@ def depth_gallery(frames: Sequence[PredictedDepth]) -> matplotlib.figure.Figure:
     if not frames:
         raise ValueError("expected `frames` with at least one, got none")
     rows = [_DEPTH, _SIGMA] + ([_RATIO] if any(frame.target is not None for frame in frames) else [])
-    width = _WIDTHS[min(len(frames), len(_WIDTHS)) - 1]
     aspect = max(frame.image.shape[0] / frame.image.shape[1] for frame in frames)
-    picture = new_picture(width * len(frames) + 1.1, (1 + len(rows)) * (width * aspect + 0.08) + 0.4)
+    width = min(_WIDTHS[min(len(frames), len(_WIDTHS)) - 1], _HIGHEST_ROW / aspect)
+    height = max(width * aspect, _LOWEST_ROW) + 0.08
+    picture = new_picture(width * len(frames) + _MARGIN, (1 + len(rows)) * height + 0.4)
+    picture.set_layout_engine("compressed")  # for axes whose aspect is fixed
     axes = picture.subplots(1 + len(rows), len(frames), squeeze=False)
     for ax, frame in zip(axes[0], frames, strict=True):
         ax.imshow(frame.image, interpolation="nearest")

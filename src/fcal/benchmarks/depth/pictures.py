@@ -49,6 +49,8 @@ def gallery(
     Raises:
         ValueError: A row is unknown, is not trained yet or predicts no distribution, or there is no such frame.
     """
+    if not rows:
+        raise ValueError("expected `rows` with at least one, got none")
     columns = [predicted_frames(settings, store, row, frames=frames, seed=seed, data=data) for row in rows]
     return depth_gallery([frame for of_frame in zip(*columns, strict=True) for frame in of_frame])
 
