@@ -13,7 +13,7 @@ from depth_files import noise_image, write_image
 from numpy.testing import assert_allclose, assert_array_equal
 from PIL import Image
 
-from fcal import recalibration
+from fcal import models, recalibration
 from fcal.cli import main
 from fcal.cli.predict import output_stems
 from fcal.data import StreetConfig, StreetDepth
@@ -255,3 +255,48 @@ def test_run_that_is_not_of_a_depth_network_is_refused(image, tmp_path, capsys):
     line = refusal(tmp_path / "run", capsys, image, "--out", tmp_path / "out")
     network = "the network 'convnet' trained on 'bokeh'"
     assert line.endswith(f"run the run of a depth network, the only kind so far, got {network}")
+
+
+PLUGIN = """
+import fcal.models
+from torch import nn
+from torch.distributions import Normal
+
+
+class Flat(nn.Module):
+    def __init__(self, deterministic=False):
+        super().__init__()
+        self.layer, self.deterministic = nn.Conv2d(3, 1, 1), deterministic
+
+    def forward(self, images):
+        depth = 10 + self.layer(images)[:, 0]
+        return depth if self.deterministic else Normal(depth, 2.0)
+
+
+fcal.models.register("flat", Flat)
+"""
+
+
+@pytest.mark.usefixtures("names_forgotten")
+def test_network_of_a_plugin_predicts_depth_if_it_was_trained_on_it(image, tmp_path, capsys, monkeypatch):
+    plugin = tmp_path / "flat.py"
+    plugin.write_text(PLUGIN)
+    config = tmp_path / "flat.toml"
+    config.write_text(
+        '[data]\nname = "street"\noptions = {frames = 9, frames_per_drive = 1, height = 16, width = 52}\n'
+        '[model]\nname = "flat"\n[fit]\nepochs = 1\n'
+    )
+    words = ["train", str(config), "--plugin", str(plugin)]
+    assert main([*words, "--out", str(tmp_path / "run")]) == 0
+    point = ["--set", "model.options.deterministic=true", "--set", "objective.name=silog"]
+    assert main([*words, *point, "--out", str(tmp_path / "point")]) == 0
+    assert predicted(tmp_path / "run", image, "--plugin", plugin, "--out", tmp_path / "out") == 0
+    assert_array_equal(stored(tmp_path / "out/frame_sigma.png"), 2 * 4096)
+    line = refusal(tmp_path / "point", capsys, image, "--plugin", plugin, "--out", tmp_path / "other")
+    assert line.endswith(
+        "frame.png: expected a network that predicts a distribution, got one that predicts depth alone"
+    )
+    monkeypatch.delitem(models._FACTORIES._entries, "flat")  # each command is a process of its own
+    line = refusal(tmp_path / "run", capsys, image, "--out", tmp_path / "other")
+    assert line.startswith(f"fcal: {tmp_path / 'run'}: model.name: expected `model` one of ")
+    assert line.endswith("; --plugin names the module or .py file that registered it for the training")

@@ -22,6 +22,7 @@ from fcal.export import DepthMaps, DepthPredictor, as_16_bits, predicts_depth
 from fcal.export.depth_prediction import LARGEST
 from fcal.plots import PredictedDepth, depth_gallery
 from fcal.training import Run, load
+from fcal.training.config import ConfigError
 
 _SUFFIXES = (".png", ".jpg", ".jpeg")
 _ENDINGS = {"depth": "_depth.png", "sigma": "_sigma.png", "picture": ".png"}
@@ -36,11 +37,19 @@ def run(arguments: Namespace, words: list[str]) -> int:
     with redirect_stdout(sys.stderr):  # what plugins print; stdout is for the result
         for plugin in arguments.plugin:
             load_plugin(plugin)
-        trained = load(arguments.model)
+        trained = _loaded(arguments)
     document = _writer_of(trained)(trained, arguments)
     if arguments.json:
         print_json({"command": f"fcal {shlex.join(words)}", "versions": provenance(), **document})
     return 0
+
+
+def _loaded(arguments: Namespace) -> Run:
+    try:
+        return load(arguments.model)
+    except ConfigError as error:  # checksums fit, so this is what was trained
+        hint = "" if arguments.plugin else "; --plugin names the module or .py file that registered it for the training"
+        raise ValueError(f"{arguments.model}: {error}{hint}") from error
 
 
 def _writer_of(trained: Run) -> Callable[[Run, Namespace], dict[str, Any]]:
