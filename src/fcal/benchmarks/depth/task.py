@@ -73,13 +73,17 @@ class DepthTask(Task[Settings]):
     }
 
     def problems(self, settings: Settings, store: Store, data: str | None = None) -> list[Problem]:
-        """Every seed; with a folder of data, frames of KITTI instead of rendered ones."""
-        settings = _of_data(settings, data)
+        """Every seed."""
+        settings = self.world_of(settings, data)
         return [DepthProblem(settings, settings.data(seed), store, Source(data)) for seed in range(settings.seeds)]
+
+    def world_of(self, settings: Settings, data: str | None) -> Settings:
+        """With a folder of data, frames of KITTI instead of rendered ones."""
+        return replace(settings, world=KITTI) if data is not None and settings.world == STREET else settings
 
     def check(self, settings: Settings, data: str | None) -> None:
         """Refuse a missing folder, or one without frames."""
-        Source(data).splits(_of_data(settings, data).data(0))
+        Source(data).splits(self.world_of(settings, data).data(0))
 
     def problem_of(self, config: Mapping[str, Any], store: Store, data: str | None = None) -> DepthProblem:
         """The problem of an address."""
@@ -130,11 +134,6 @@ class DepthTask(Task[Settings]):
             ("By place in the image: the same:", tables.part_section(table, "by_row")),
         ]
         return [(sentence, text) for sentence, text in parts if text]
-
-
-def _of_data(settings: Settings, data: str | None) -> Settings:
-    """Settings with KITTI's tree in place of the street world, where there is a folder of data."""
-    return replace(settings, world=KITTI) if data is not None and settings.world == STREET else settings
 
 
 DEPTH = DepthTask()
