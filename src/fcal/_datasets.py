@@ -65,6 +65,26 @@ def per_target(per_row: Tensor, target: Tensor) -> Tensor:
     return per_row.reshape(per_row.shape + (1,) * (target.dim() - per_row.dim())).expand(target.shape)
 
 
+def has_target(batch: Batch) -> bool:
+    """Whether a target of a batch counts: one that is not NaN and has neither a False mask nor a weight of 0.
+
+    Masks and weights of a wrong shape are ignored here; the loss refuses them.
+
+    Example:
+        >>> has_target({"target": torch.tensor([torch.nan, 1.0]), "valid_mask": torch.tensor([True, False])})
+        False
+    """
+    target = batch["target"]
+    if not isinstance(target, Tensor):
+        return True
+    counts = ~target.isnan()
+    for name in ("valid_mask", "weight"):
+        values = batch.get(name)
+        if isinstance(values, Tensor) and values.shape == target.shape[: values.dim()]:
+            counts = counts & per_target(values > 0, target)
+    return bool(counts.any())
+
+
 def get_batch(dataset: Any, indices: Sequence[int]) -> Batch:
     """Rows of a dataset as one batch: stacked by its ``__getitems__`` if it does so, else collated.
 

@@ -42,6 +42,17 @@ def test_pooled_ece_of_q_is_that_of_evaluate(scale, df):
     assert_allclose(found, fcal.evaluate(Normal(torch.zeros_like(z), 1.0), z, df=df).ece_q, atol=1e-3)
 
 
+@pytest.mark.parametrize("bins", [2, 20, 100])
+def test_cell_of_a_residual_is_the_number_of_edges_at_or_below_it(bins):
+    grid = fcal.metrics.clusters.cluster_grid(75, bins)
+    edges = fcal.metrics.clusters.cell_edges(grid)
+    beside = [np.nextafter(edges, to) for to in (-np.inf, np.inf)]
+    rng = np.random.default_rng(0)
+    z = np.concatenate([edges, *beside, rng.normal(scale=3, size=20_000), [-1e70, 1e70, 5e-324, -5e-324, -0.0]])
+    found = fcal.metrics.clusters.cell_index(torch.from_numpy(z), grid)
+    assert_allclose(found, np.searchsorted(edges, z, side="right"), rtol=0)
+
+
 def test_sums_within_a_cluster_hold_every_residual_at_most_once_and_all_whole_sums():
     # Squares are powers of two, so a sum of 4 tells which residuals it holds; one of 13 is left out.
     z = torch.pow(2.0, 0.5 * torch.arange(13.0, dtype=torch.float64)).expand(5, 13)

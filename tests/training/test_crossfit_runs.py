@@ -114,6 +114,50 @@ def test_groups_are_held_out_together(tmp_path, monkeypatch):
     assert all(len(set(fold[start : start + 10].tolist())) == 1 for start in range(0, 60, 10))
 
 
+class Drives(TensorDataset):
+    """Rows that know their drive without being read."""
+
+    def __init__(self, drives: str, of_each: int) -> None:
+        super().__init__(torch.randn(len(drives) * of_each, 1), torch.randn(len(drives) * of_each, 1))
+        self.groups = [f"drive {drive}" for drive in drives for _ in range(of_each)]
+        self.rows_read = 0
+
+    def __getitem__(self, index):
+        self.rows_read += 1
+        return super().__getitem__(index)
+
+
+class DriveSplits:
+    def __init__(self) -> None:
+        self.train, self.validation, self.test = Drives("abcd", 10), Drives("ef", 5), Drives("g", 20)
+
+
+def test_groups_of_the_data_are_taken_without_reading_its_rows(tmp_path, monkeypatch):
+    splits, seen = DriveSplits(), []
+    original = fcal.data.folds.fold_numbers
+
+    def spied(rows, folds, *, groups=None, seed=0):
+        seen.append((groups, splits.train.rows_read + splits.validation.rows_read))
+        return original(rows, folds, groups=groups, seed=seed)
+
+    monkeypatch.setattr("fcal.training.pipeline.fold_numbers", spied)
+    data.register("drives", lambda: splits, replace=True)
+    settings = config(tmp_path, *FOLDS, "data.name=drives", "crossfit.groups=groups", "fit.epochs=1")
+    train(settings, tmp_path / "run", progress=False)
+    groups, rows_read = seen[0]
+    assert groups == [f"drive {drive}" for drive in "abcd" for _ in range(10)] + ["drive e"] * 5 + ["drive f"] * 5
+    assert rows_read <= 2  # one of each part, to compare their entries
+
+
+def test_groups_of_the_data_are_refused_if_there_are_too_few(tmp_path):
+    splits = DriveSplits()
+    splits.validation.groups = splits.validation.groups[1:]
+    data.register("drives", lambda: splits, replace=True)
+    settings = config(tmp_path, *FOLDS, "data.name=drives", "crossfit.groups=groups")
+    with pytest.raises(ValueError, match="expected `groups` of the data for 50 rows, got 49"):
+        train(settings, tmp_path / "run", progress=False)
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [

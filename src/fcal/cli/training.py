@@ -15,7 +15,7 @@ from rich.table import Table
 
 from fcal._config import read_config, with_overrides
 from fcal._files import provenance
-from fcal.cli.commands import print_json, say
+from fcal.cli.commands import plain_warnings, print_json, say
 from fcal.cli.plugins import load_plugin
 from fcal.training import RunConfig
 from fcal.training.config import ConfigError
@@ -38,7 +38,7 @@ def run(arguments: Namespace, words: list[str]) -> int:
     with redirect_stdout(sys.stderr):  # what plugins print; stdout is for the result
         for plugin in arguments.plugin:
             load_plugin(plugin)
-        with _located_errors(arguments):
+        with _located_errors(arguments), plain_warnings():
             was_finished = is_finished(folder)
             result = _train(_resolved(arguments), folder, arguments)
     if arguments.json:

@@ -343,11 +343,11 @@ class FrameSplits:
         Args:
             view: What items show of training frames, and of the others unless ``evaluation`` is given.
             evaluation: What items show of frames to validate and to test on.
-            cache: See :class:`DepthFrames`.
+            cache: See :class:`DepthFrames`. The 1 % of frames that may be unreadable refers to all three together.
         """
-        other = evaluation or view
-        return DepthSplits(
-            train=DepthFrames(self.train, view, cache=cache),
-            validation=DepthFrames(self.validation, other, cache=cache),
-            test=DepthFrames(self.test, other, cache=cache),
-        )
+        views = {"train": view, "validation": evaluation or view, "test": evaluation or view}
+        parts = {name: DepthFrames(getattr(self, name), part_view, cache=cache) for name, part_view in views.items()}
+        population, faults = sum(map(len, parts.values())), {}
+        for part in parts.values():
+            part._population, part._faults = population, faults
+        return DepthSplits(**parts)

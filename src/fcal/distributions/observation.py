@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
@@ -17,7 +18,7 @@ from fcal._checks import (
     check_weight,
     is_tracing,
 )
-from fcal.distributions.family import Law, check_parameter_kinds, law_of, result_dtype
+from fcal.distributions.family import Law, check_parameter_kinds, in_rows, law_of, result_dtype
 from fcal.distributions.transforms import transform_parameters
 
 _WEIGHTS = (1e-100, 1e100)  # squares of weights are summed
@@ -71,6 +72,25 @@ class Observation:
         return torch.where(_aligned(self.valid, values.dim() - self.valid.dim()), values, fill)
 
 
+@dataclass(frozen=True)
+class Selection:
+    """The elements of a batch that count, one after another.
+
+    Attributes:
+        observation: These elements, as rows.
+        index: Their positions among all elements, row by row; None if all count. Shape ``(n,)``.
+        target: All targets, as given.
+        elements: Shape of all elements.
+        rows: Batch shape of the prediction.
+    """
+
+    observation: Observation
+    index: Tensor | None
+    target: Tensor
+    elements: torch.Size
+    rows: torch.Size
+
+
 class _Widen(torch.autograd.Function):
     """Cast to a wider dtype; in backward, gradients are clamped to the range of the narrow dtype."""
 
@@ -115,12 +135,8 @@ def observe(
         TypeError: Types or dtypes are wrong, or the family is not registered.
         ValueError: Shapes or devices do not match, or parameters, targets or weights are out of range.
     """
-    check_pair(pred, target, name)
-    law = law_of(pred)
-    check_parameter_kinds(law, target)
+    law, elements, rows = _checked(pred, target, name)
     dtype = result_dtype(law, target)
-    elements = target.shape[: target.dim() - law.family.event_dim]
-    rows = target.shape[: target.dim() - len(pred.event_shape)]
     valid = _valid_elements(valid_mask, target, elements, rows)
     if weight is not None:
         weight, valid = _element_weight(weight, target, elements, rows, valid)
@@ -131,11 +147,7 @@ def observe(
         widen = partial(widened, dtype=dtype if native else torch.float64)
         law, target = law.map(lambda p, _: widen(p), widen), widen(target)
     if not is_tracing() and target.numel() and (valid is None or bool(valid.any())):
-        check_parameter_values(law)
-        if not _surely_finite(target):
-            check_values(name, "finite (NaN where missing)", target.detach(), torch.isfinite(target))
-        if not anywhere:
-            _check_support(law, target.detach(), name)
+        _check_numbers(law, target, name, anywhere)
     return Observation(
         law=law,
         target=target,
@@ -144,6 +156,66 @@ def observe(
         dtype=dtype,
         row_dims=len(rows),
     )
+
+
+def observe_valid(pred: Distribution, target: Tensor, *, valid_mask: Tensor | None = None) -> Selection:
+    """Check a prediction and its targets, and select what counts, without gradients and with dtypes as given.
+
+    For metrics, which need no values in the place of missing ones: where few pixels of a map are measured, selecting
+    these costs much less than hiding the others.
+
+    Args:
+        pred: Prediction of a registered family.
+        target: Targets, NaN where missing.
+        valid_mask: True where a target counts.
+
+    Raises:
+        TypeError: As for :func:`observe`.
+        ValueError: As for :func:`observe`.
+    """
+    law, elements, rows = _checked(pred, target, "target")
+    dtype, event_dim, index = result_dtype(law, target), law.family.event_dim, None
+    valid = _valid_elements(valid_mask, target, elements, rows)
+    if valid is not None:
+        index = true_positions(valid)
+    leaves = [in_rows(target, elements, event_dim), *law.leaves(elements)]
+    chosen, *parameters = (leaf.detach() if index is None else leaf.detach().index_select(0, index) for leaf in leaves)
+    law = law.with_leaves(parameters)
+    if chosen.numel():
+        _check_numbers(law, chosen, "target", anywhere=False)
+    observation = Observation(law=law, target=chosen, valid=None, weight=None, dtype=dtype, row_dims=1)
+    return Selection(observation=observation, index=index, target=target, elements=elements, rows=rows)
+
+
+def true_positions(mask: Tensor) -> Tensor:
+    """Positions of True in a flattened mask.
+
+    Example:
+        >>> true_positions(torch.tensor([[False, True], [True, False]]))
+        tensor([1, 2])
+    """
+    flat = mask.detach().reshape(-1)
+    if flat.device.type == "cpu":
+        return torch.from_numpy(np.flatnonzero(flat.numpy()))  # several times faster than torch
+    return flat.nonzero().squeeze(1)
+
+
+def _checked(pred: Distribution, target: Tensor, name: str) -> tuple[Law, torch.Size, torch.Size]:
+    """The law of a prediction, the shape of its elements, and that of its rows."""
+    check_pair(pred, target, name)
+    law = law_of(pred)
+    check_parameter_kinds(law, target)
+    elements = target.shape[: target.dim() - law.family.event_dim]
+    return law, elements, target.shape[: target.dim() - len(pred.event_shape)]
+
+
+def _check_numbers(law: Law, target: Tensor, name: str, anywhere: bool) -> None:
+    """Check the values of parameters and targets that count."""
+    check_parameter_values(law)
+    if not _surely_finite(target):
+        check_values(name, "finite (NaN where missing)", target.detach(), torch.isfinite(target))
+    if not anywhere:
+        _check_support(law, target.detach(), name)
 
 
 def widened(value: Tensor, dtype: torch.dtype) -> Tensor:

@@ -11,8 +11,8 @@ from torch.distributions import Distribution, Normal
 
 from fcal._checks import check_beside_target
 from fcal.distributions import normal_quantile
-from fcal.distributions.family import Law, in_rows
-from fcal.distributions.observation import Observation, observe, widened
+from fcal.distributions.family import Law
+from fcal.distributions.observation import Observation, Selection, observe_valid
 from fcal.distributions.tails import LOG_SQRT_2PI
 from fcal.metrics.calibration_errors import chi2_quantiles
 from fcal.metrics.report import LEVELS
@@ -30,6 +30,7 @@ from fcal.metrics.state import (
     empty_state,
     folded_bits,
     log_index,
+    sums_of_runs,
 )
 from fcal.residuals import residuals_of
 from fcal.scores import element_crps, element_nll
@@ -84,21 +85,20 @@ def accumulate(
         ValueError: Labels of another shape, or out of range.
     """
     with torch.no_grad():
-        observation = observe(pred, target, valid_mask=valid_mask, as_given=True)
-        labels = flat_labels("group", group, observation, below=groups), flat_labels("cluster", cluster, observation)
+        selection = observe_valid(pred, target, valid_mask=valid_mask)
+        labels = labels_of("group", group, selection, below=groups), labels_of("cluster", cluster, selection)
         state = empty_state(grid, groups=groups, clustered=cluster is not None, device=target.device)
-        for chunk, chunk_group, chunk_cluster in valid_chunks(observation, labels):
+        for chunk, chunk_group, chunk_cluster in chunks(selection.observation, labels):
             if chunk.target.numel():
                 _count(state, _scored(chunk), chunk_group, chunk_cluster, grid, fingerprinted=fingerprinted)
         return state
 
 
-def flat_labels(name: str, labels: Tensor | None, observation: Observation, below: int | None = None) -> Tensor | None:
-    """Labels of all elements, from those of targets, rows, or the leading dimensions of either, such as images."""
+def labels_of(name: str, labels: Tensor | None, selection: Selection, below: int | None = None) -> Tensor | None:
+    """Labels of what counts, from those of targets, rows, or leading dimensions of either, such as images."""
     if labels is None:
         return None
-    elements, target = observation.elements(), observation.target
-    rows = target.shape[: observation.row_dims]
+    elements, rows, target = selection.elements, selection.rows, selection.target
     if isinstance(labels, Tensor) and 0 < labels.dim() <= len(elements):
         padded = labels.reshape(labels.shape + (1,) * (len(elements) - labels.dim()))
         if all(own in (1, whole) for own, whole in zip(padded.shape, elements, strict=True)):
@@ -111,31 +111,24 @@ def flat_labels(name: str, labels: Tensor | None, observation: Observation, belo
     flat = checked.reshape(-1)
     if below is not None and len(flat) and not (int(flat.min()) >= 0 and int(flat.max()) < below):
         raise ValueError(f"expected `{name}` within 0 to {below - 1}, got {int(flat.min())} to {int(flat.max())}")
-    return flat.to(torch.int64)
+    chosen = flat if selection.index is None else flat.index_select(0, selection.index)
+    return chosen.to(torch.int64)
 
 
-def valid_chunks(
+def chunks(
     observation: Observation, labels: tuple[Tensor | None, Tensor | None]
 ) -> Iterator[tuple[Observation, Tensor | None, Tensor | None]]:
-    """Valid elements of consecutive slices of a batch and their labels; only normal predictions keep float32."""
+    """Consecutive slices of rows and their labels; only normal predictions keep float32."""
     law, elements = observation.law, observation.elements()
     dtype = observation.dtype if _is_normal(law) else torch.float64
-    leaves = [in_rows(observation.target, elements, law.family.event_dim), *law.leaves(elements)]
-    valid = None if observation.valid is None else observation.valid.reshape(-1)
-    widest = max([leaf[:1].numel() for leaf in leaves] or [1])
+    leaves = [observation.target, *law.leaves(elements)]
+    widest = max(leaf[:1].numel() for leaf in leaves)
     step = max(_CHUNK // max(widest, 1), 1)
     for start in range(0, elements.numel(), step):
-        where = slice(start, min(start + step, elements.numel()))
-        kept = None if valid is None else valid[where].nonzero().squeeze(1)
-        target, *parameters = (widened(_select(leaf, where, kept), dtype) for leaf in leaves)
-        chunk = replace(observation, law=law.with_leaves(parameters), target=target, valid=None, row_dims=1)
-        group, cluster = (None if label is None else _select(label, where, kept) for label in labels)
-        yield chunk, group, cluster
-
-
-def _select(values: Tensor, where: slice, kept: Tensor | None) -> Tensor:
-    sliced = values.detach()[where]
-    return sliced if kept is None else sliced.index_select(0, kept)
+        where = slice(start, start + step)
+        target, *parameters = (leaf[where].to(dtype) for leaf in leaves)
+        group, cluster = (None if label is None else label[where] for label in labels)
+        yield replace(observation, law=law.with_leaves(parameters), target=target), group, cluster
 
 
 def _is_normal(law: Law) -> bool:
@@ -287,12 +280,17 @@ def _count_sigma(state: State, scored: _Scored, z_index: Tensor, counter: GroupC
 def _count_clusters(state: State, scored: _Scored, group: Tensor | None, cluster: Tensor) -> None:
     """Add the sums of each cluster."""
     z, t = scored.z.double(), scored.t.double()
-    bucket, hashed = cluster_buckets(cluster)
-    joint = bucket if group is None else group * CLUSTERS + bucket
-    state.hashed.add_(torch.count_nonzero(hashed))
-    by_cluster = GroupCounter(joint, state.groups() * CLUSTERS, z.device)
-    terms: list[Term] = [(torch.ones_like(t), None), (z, None), (z, z), *_power_terms(t, t * t)]
-    shape = (state.groups(), CLUSTERS, -1)
-    state.clusters[..., : len(CLUSTER_SUMS)] += by_cluster.sums(terms).view(shape)
-    index = torch.add(t, 1).mul_(0.5 * CLUSTER_BINS).clamp_(max=CLUSTER_BINS - 0.5).to(torch.int32)
-    state.clusters[..., len(CLUSTER_SUMS) :] += by_cluster.counts(index, CLUSTER_BINS).view(shape)
+    t_sq = t * t
+    clusters, lengths = torch.unique_consecutive(cluster, return_counts=True)  # pixels of an image come in a run
+    bucket, hashed = cluster_buckets(clusters)
+    state.hashed.add_((hashed * lengths).sum())
+    joint, of_run = bucket.repeat_interleave(lengths), bucket
+    if group is not None:
+        joint = group * CLUSTERS + joint
+        of_run, lengths = torch.unique_consecutive(joint, return_counts=True)
+    table = state.clusters.view(state.groups() * CLUSTERS, -1)
+    sums = sums_of_runs([torch.ones_like(t), z, z * z, t, t_sq, t_sq * t, t_sq * t_sq], lengths)
+    table[:, : len(CLUSTER_SUMS)].index_add_(0, of_run, sums)
+    index = torch.add(t, 1).mul_(0.5 * CLUSTER_BINS).clamp_(max=CLUSTER_BINS - 0.5).to(torch.int64)
+    counts = torch.bincount(joint.mul_(CLUSTER_BINS).add_(index), minlength=len(table) * CLUSTER_BINS)
+    table[:, len(CLUSTER_SUMS) :].add_(counts.view(len(table), CLUSTER_BINS))

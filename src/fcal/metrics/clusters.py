@@ -14,9 +14,9 @@ from torch.distributions import Distribution
 
 from fcal._checks import check_count, check_integer
 from fcal.distributions import normal_quantile
-from fcal.distributions.observation import observe
+from fcal.distributions.observation import observe_valid, true_positions
 from fcal.divergences import reverse_kl, wasserstein_printed
-from fcal.metrics.accumulation import LARGEST_Z, flat_labels, valid_chunks
+from fcal.metrics.accumulation import LARGEST_Z, chunks, labels_of
 from fcal.metrics.calibration_errors import (
     chi2_edges,
     distribution_of_q,
@@ -40,6 +40,7 @@ _RUNS = 1000
 _POINTS = 1024  # lattice of q of a resampled histogram
 _POINTS_OF_FEW = 4096
 _FEW = 10
+_LATTICE = 256  # steps per unit of z, narrower than all distances between equal-probability edges
 _NODES = 8  # of a quadrature over a cell
 _KEY_BITS = 40  # of a random number that sorts the residuals of a cluster
 
@@ -224,6 +225,33 @@ def cell_edges(grid: Grid) -> Array:
     return edges
 
 
+def cell_index(z: Tensor, grid: Grid) -> Tensor:
+    """Cell of each residual, the number of edges at or below it.
+
+    The steps of a fine lattice, which are powers of two and therefore exact, tell the edges at or below their start;
+    no step has more than one edge inside. This is several times faster than a binary search.
+
+    Args:
+        z: In float64. Shape ``(n,)``.
+        grid: Bins of the evaluation.
+    """
+    below, inside, edges = (table.to(z.device) for table in _cell_tables(grid))
+    half = len(below) // 2
+    step = (z * _LATTICE).floor_().clamp_(-half, half - 1).to(torch.int64).add_(half)
+    cell = below.index_select(0, step).add_(z >= inside.index_select(0, step))
+    outer = true_positions(z.abs() >= _INNER)
+    return cell.index_copy_(0, outer, torch.bucketize(z.index_select(0, outer), edges, right=True))
+
+
+@lru_cache(maxsize=16)
+def _cell_tables(grid: Grid) -> tuple[Tensor, Tensor, Tensor]:
+    """For each step of the lattice, the number of edges at or below its start and the next edge; all edges."""
+    edges = cell_edges(grid)
+    starts = np.arange(-_INNER * _LATTICE, _INNER * _LATTICE) / _LATTICE
+    below = np.searchsorted(edges, starts, side="right")
+    return torch.from_numpy(below), torch.from_numpy(edges[below]), torch.from_numpy(edges)
+
+
 def count_clusters_(
     state: ClusterState,
     pred: Distribution,
@@ -238,15 +266,15 @@ def count_clusters_(
     if not isinstance(cluster, Tensor):
         raise TypeError(f"expected `cluster` a tensor of integers, got {type(cluster).__name__}")
     with torch.no_grad():
-        observation = observe(pred, target, valid_mask=valid_mask, as_given=True)
-        labels = flat_labels("cluster", cluster, observation)
-        chunks = [
+        selection = observe_valid(pred, target, valid_mask=valid_mask)
+        labels = labels_of("cluster", cluster, selection)
+        residuals = [
             _residuals_of_chunk(residuals_of(chunk), label)
-            for chunk, _, label in valid_chunks(observation, (None, labels))
+            for chunk, _, label in chunks(selection.observation, (None, labels))
             if label is not None and len(label)
         ]
-        if chunks:
-            z, of_cluster = (torch.cat(parts) for parts in zip(*chunks, strict=True))
+        if residuals:
+            z, of_cluster = (torch.cat(parts) for parts in zip(*residuals, strict=True))
             _count(state, z, of_cluster, grid, seed)
 
 
@@ -259,11 +287,11 @@ def _residuals_of_chunk(z: Tensor, cluster: Tensor) -> tuple[Tensor, Tensor]:
 def _count(state: ClusterState, z: Tensor, cluster: Tensor, grid: Grid, seed: int) -> None:
     clusters, number = _numbered(cluster)
     bucket, hashed = cluster_buckets(clusters)
-    cell = torch.bucketize(z, torch.from_numpy(cell_edges(grid)).to(z.device), right=True)
+    cell = cell_index(z, grid)
     square = z.square()
     state.cells.index_add_(0, bucket, _table(number, cell, state.cells, clusters))
     state.squares.add_(torch.bincount(cell, square, minlength=len(state.squares)))
-    state.hashed.add_(torch.count_nonzero(hashed[number]))
+    state.hashed.add_((hashed * torch.bincount(number)).sum())
     sums, number_of_sum = _sums_within(square, number, clusters, grid.df, seed)
     index = torch.bucketize(sums, torch.from_numpy(chi2_edges(grid.df, grid.bins)).to(z.device), right=True)
     state.q.index_add_(0, bucket, _table(number_of_sum, index, state.q, clusters))
@@ -281,7 +309,7 @@ def _numbered(cluster: Tensor) -> tuple[Tensor, Tensor]:
     """Rising clusters, and the position of each row's cluster among them; pixels of an image come in a run."""
     runs, run = torch.unique_consecutive(cluster, return_inverse=True)
     clusters, number = torch.unique(runs, return_inverse=True)
-    return clusters, number[run]
+    return clusters, number.index_select(0, run)
 
 
 def _sums_within(square: Tensor, number: Tensor, clusters: Tensor, df: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -293,13 +321,20 @@ def _sums_within(square: Tensor, number: Tensor, clusters: Tensor, df: int, seed
         order = torch.argsort(number, stable=True)
         square, number = square[order], number[order]
     size = torch.bincount(number, minlength=len(clusters))
-    position = torch.arange(len(number), device=number.device) - (size.cumsum(0) - size)[number]
-    start = hash_integers(hash_integers(clusters) + seed)
-    key = hash_integers(hash_integers(position + start[number])).bitwise_right_shift(64 - _KEY_BITS)
+    position = torch.arange(len(number), device=number.device) - (size.cumsum(0) - size).index_select(0, number)
+    start = hash_integers(hash_integers(clusters) + seed).index_select(0, number)
+    key = hash_integers(hash_integers(position + start)).bitwise_right_shift(64 - _KEY_BITS)
     key = key.bitwise_and(2**_KEY_BITS - 1).add_(number << _KEY_BITS)
-    summed = position < (size // df * df)[number]
-    drawn = square[torch.argsort(key)[summed]]
-    return drawn.view(-1, df).sum(1), number[summed][::df]
+    summed = true_positions(position < (size // df * df).index_select(0, number))
+    drawn = square.index_select(0, _order(key).index_select(0, summed))
+    return drawn.view(-1, df).sum(1), number.index_select(0, summed[::df])
+
+
+def _order(key: Tensor) -> Tensor:
+    """Positions that sort a key."""
+    if key.device.type == "cpu":
+        return torch.from_numpy(np.argsort(key.numpy()))  # several times faster than torch
+    return torch.argsort(key)
 
 
 def cluster_report(state: ClusterState, grid: Grid, *, seed: int) -> ClusterReport:

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from fcal._checks import check_count, check_valid_mask, check_values
+from fcal.distributions.observation import true_positions
 from fcal.metrics.report import plain
+from fcal.metrics.state import sums_of_runs
 
 SCORES = ("silog", "rmse", "rmse_log", "abs_rel", "sq_rel", "log10", "d1", "d2", "d3")
 _THRESHOLD = 1.25
@@ -123,8 +125,9 @@ def depth_state(depth: Tensor, target: Tensor, *, valid_mask: Tensor | None = No
         counts = torch.bincount(image, minlength=images)
         sums = torch.zeros(images, len(SCORES), dtype=torch.float64, device=target.device)
         for p, t, i in zip(*(x.split(_CHUNK) for x in (predicted, measured, image)), strict=True):
-            terms = _terms(p.double(), t.double())
-            sums += torch.stack([torch.bincount(i, term, minlength=images) for term in terms], 1)
+            runs, lengths = torch.unique_consecutive(i, return_counts=True)
+            if len(runs):
+                sums.index_add_(0, runs, sums_of_runs(_terms(p.double(), t.double()), lengths))
         filled = counts > 0
         scores = _scores(sums[filled], counts[filled])
         return DepthState(counts.sum(), filled.sum(), (~filled).sum(), sums.sum(0), scores.sum(0))
@@ -143,7 +146,7 @@ def valid_pixels(target: Tensor, valid_mask: Tensor | None, **predicted: Tensor)
     valid = ~torch.isnan(target)
     if valid_mask is not None:
         valid = valid & check_valid_mask(valid_mask, target, target.shape)
-    index = valid.reshape(-1).nonzero().squeeze(1)
+    index = true_positions(valid)
     values = [x.detach().reshape(-1).index_select(0, index) for x in (target, *predicted.values())]
     requirements = {"target": "> 0 and finite (NaN where missing)"}
     for name, value in zip(("target", *predicted), values, strict=True):

@@ -235,6 +235,30 @@ class GroupCounter:
         return (value.sum() if factor is None else torch.dot(value, factor)).reshape(1)
 
 
+def sums_of_runs(terms: Sequence[Tensor], lengths: Tensor) -> Tensor:
+    """Sums of terms over consecutive runs, such as the pixels of images; much faster than a weighted count of each.
+
+    Args:
+        terms: In float64. Shape ``(n,)`` each.
+        lengths: Lengths of the runs, at least 1 each and ``n`` together. Shape ``(runs,)``.
+
+    Returns:
+        Shape ``(runs, terms)``.
+
+    Example:
+        >>> values = torch.arange(4, dtype=torch.float64)
+        >>> sums_of_runs([values, 2 * values], torch.tensor([1, 3]))
+        tensor([[ 0.,  0.],
+                [ 6., 12.]], dtype=torch.float64)
+    """
+    stacked = torch.stack(list(terms))
+    if stacked.device.type == "cpu":
+        starts = lengths.cumsum(0) - lengths
+        return torch.from_numpy(np.add.reduceat(stacked.numpy(), starts.numpy(), axis=1)).T
+    run = torch.arange(len(lengths), device=lengths.device).repeat_interleave(lengths)
+    return stacked.new_zeros(len(stacked), len(lengths)).index_add_(1, run, stacked).T
+
+
 def hash_integers(bits: Tensor) -> Tensor:
     """Hash of 64-bit integers, one by one; multiplication wraps."""
     spread = bits * _GOLDEN

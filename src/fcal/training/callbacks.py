@@ -178,7 +178,7 @@ class StepProgress(Callback):  # type: ignore[misc]
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Draw the bar."""
-        self._bar = ProgressBar("training", total=pl_module.steps, completed=pl_module.record.step, unit="steps")
+        self._bar = ProgressBar("training", total=pl_module.steps, completed=pl_module.record.batches, unit="steps")
         self._bar.start()
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
@@ -186,7 +186,7 @@ class StepProgress(Callback):  # type: ignore[misc]
         if self._bar is not None:
             record, name = pl_module.record, f"validation/{pl_module.config.monitor}"
             value = record.history[-1].get(name) if record.history else None
-            self._bar.update(completed=record.step, note="" if value is None else f"{name} {value:.4g}")
+            self._bar.update(completed=record.batches, note="" if value is None else f"{name} {value:.4g}")
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Remove the bar."""

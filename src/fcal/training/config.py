@@ -79,7 +79,8 @@ class CrossfitConfig:
 
     Attributes:
         folds: Number of folds; 0 for none. With folds, the validation set is used for training as well.
-        groups: Entry of the rows that names their group; a group is held out as a whole. Each row alone if empty.
+        groups: Entry of the rows that names their group, or ``"groups"`` for the attribute of that name of the data
+            (frames of depth have it: their drives); a group is held out as a whole. Each row alone if empty.
         early_epochs: Number of the ``fit.epochs`` that all networks share: cheaper, but the networks then know a
             little of the rows they hold out.
         scales: Objective by which scale networks are fitted to the errors of held-out rows, with the options of

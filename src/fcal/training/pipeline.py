@@ -32,6 +32,8 @@ from fcal.training.reproducibility import derived_seed
 from fcal.training.run_folder import Run, load
 from fcal.training.trainer import fit
 
+_GROUPS = "groups"  # attribute of a dataset that knows the group of every row
+
 
 def train(
     config: RunConfig,
@@ -92,7 +94,8 @@ def train(
             "seed": config.seed,
             **_evaluation(config, model, parts, folder, held_out),
         }
-        report = _json_ready(report | {"fit": asdict(result), "provenance": provenance()})
+        report |= {"fit": asdict(result), "skipped": _skipped_rows(parts), "provenance": provenance()}
+        report = _json_ready(report)
         write_json(folder / run_folder.REPORT, report)
         run_folder.seal(config, folder)
     return Run(folder=folder, config=config, model=model, report=report)
@@ -192,12 +195,19 @@ class _Training:
 
 
 def _groups(rows: Any, name: str, batch_size: int) -> list[Any]:
-    """The group of every row."""
-    groups: list[Any] = []
+    """The group of every row: an entry of the rows, or the attribute ``groups`` of the data, which reads no row."""
+    parts = rows.datasets if isinstance(rows, BatchConcat) else [rows]
+    if name == _GROUPS and all(hasattr(part, _GROUPS) for part in parts):
+        groups = [group for part in parts for group in part.groups]
+        if len(groups) != length_of(rows):
+            raise ConfigError(f"expected `groups` of the data for {length_of(rows)} rows, got {len(groups)}")
+        return groups
+    groups = []
     for indices in torch.arange(length_of(rows)).split(batch_size):
         batch = get_batch(rows, indices.tolist())
         if name not in batch:
-            raise ConfigError(f"expected `crossfit.groups` an entry of the rows, got {name!r}, not in {sorted(batch)}")
+            known = sorted(batch) + [_GROUPS] * all(hasattr(part, _GROUPS) for part in parts)
+            raise ConfigError(f"expected `crossfit.groups` an entry of the rows, got {name!r}, not in {known}")
         groups += batch[name].tolist() if isinstance(batch[name], Tensor) else list(batch[name])
     return groups
 
@@ -244,6 +254,12 @@ def _evaluation(
 
 def _predicted(config: RunConfig, model: nn.Module, dataset: Any) -> Predicted:
     return predict(model, dataset, batch_size=config.fit.batch_size, channels_last=config.fit.channels_last)
+
+
+def _skipped_rows(parts: data.Splits) -> list[str]:
+    """Why rows could not be read, of datasets that skip such rows and know which."""
+    datasets = (getattr(parts, name) for name in ("train", "validation", "test"))
+    return [reason for dataset in datasets for _, reason in getattr(dataset, "skipped", [])]
 
 
 def _json_ready(value: Any) -> Any:

@@ -16,12 +16,14 @@ class Fit:
     Attributes:
         history: One mapping per epoch: ``epoch``, ``step`` (steps done), ``learning_rate`` (of its last step), the mean
             of each term of the objective over the epoch as ``train/<term>``, their sum as ``train/loss``, and each
-            metric of the validation set as ``validation/<name>``.
+            metric of the validation set as ``validation/<name>``. ``train/skipped`` and ``validation/skipped`` are
+            the numbers of batches that were skipped, in epochs with such batches.
         best_epoch: Index into ``history`` of the epoch whose weights the model has now.
         epochs_run: Number of epochs.
         stopped_early: Whether patience ran out.
         seconds: Duration, including earlier attempts.
         step_count: Number of optimizer steps.
+        skipped_batches: Number of batches of training without a target that counts; they take no optimizer step.
 
     Example:
         >>> from fcal.training import Fit
@@ -36,6 +38,7 @@ class Fit:
     stopped_early: bool
     seconds: float
     step_count: int
+    skipped_batches: int = 0
 
     def best(self) -> Mapping[str, float]:
         """The line of history of the epoch whose weights the model has."""
@@ -80,6 +83,7 @@ class Record:
         epoch: Number of finished epochs.
         position: Number of finished batches of the current epoch.
         step: Number of optimizer steps done.
+        skipped: Number of batches without a target that counts, of all epochs; they take no step.
         sums: Sum of each term over the rows of the current epoch.
         rows: Number of these rows.
         history: As in :class:`Fit`.
@@ -96,6 +100,7 @@ class Record:
     epoch: int = 0
     position: int = 0
     step: int = 0
+    skipped: int = 0
     sums: dict[str, float] = field(default_factory=dict)
     rows: int = 0
     history: list[dict[str, float]] = field(default_factory=list)
@@ -118,6 +123,21 @@ class Record:
         """Whether a training of this many epochs is finished."""
         return self.stopped_early or self.epoch >= epochs
 
+    @property
+    def batches(self) -> int:
+        """Number of batches done, including those that were skipped: the position in the schedule."""
+        return self.step + self.skipped
+
+    @property
+    def skipped_in_epoch(self) -> int:
+        """Number of batches of the current epoch that were skipped."""
+        return self.skipped - int(sum(line.get("train/skipped", 0) for line in self.history))
+
+    def skip(self) -> None:
+        """Count a batch that takes no step."""
+        self.position += 1
+        self.skipped += 1
+
     def count(self, terms: Mapping[str, float], rows: int) -> None:
         """Add the terms of a step."""
         for name, value in terms.items():
@@ -130,7 +150,10 @@ class Record:
         """Append the line of a finished epoch to the history."""
         line: dict[str, float] = {"epoch": self.epoch, "step": self.step, "learning_rate": learning_rate}
         means = {name: total / self.rows for name, total in self.sums.items()}
-        line |= {f"train/{name}": mean for name, mean in {"loss": sum(means.values()), **means}.items()}
+        if means:
+            line |= {f"train/{name}": mean for name, mean in {"loss": sum(means.values()), **means}.items()}
+        if self.skipped_in_epoch:
+            line["train/skipped"] = self.skipped_in_epoch
         line |= {f"validation/{name}": value for name, value in metrics.items()}
         self.history.append(line)
         self.epoch, self.position = self.epoch + 1, 0
@@ -166,6 +189,7 @@ class Record:
             stopped_early=self.stopped_early,
             seconds=self.elapsed(),
             step_count=self.step,
+            skipped_batches=self.skipped,
         )
 
 
@@ -184,7 +208,9 @@ def _is_tensors(value: Any) -> bool:
 
 
 _POSSIBLE: dict[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(("dataset_rows", "epoch", "position", "step", "rows", "best_epoch", "waited"), _is_count),
+    **dict.fromkeys(
+        ("dataset_rows", "epoch", "position", "step", "skipped", "rows", "best_epoch", "waited"), _is_count
+    ),
     "sums": _is_numbers,
     "history": lambda value: isinstance(value, list) and all(_is_numbers(line) for line in value),
     "best_value": lambda value: value is None or isinstance(value, float),

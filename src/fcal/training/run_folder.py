@@ -40,8 +40,8 @@ class Run:
         config: Its config.
         model: The trained network; with ``crossfit.scales``, the network and its scale network as one.
         report: The content of ``report.json``: ``config``, ``seed``, ``fit`` (history and more), ``test`` (metrics on
-            the test set, after recalibration if there is one), ``before`` (without recalibration, else None) and
-            ``provenance``.
+            the test set, after recalibration if there is one), ``before`` (without recalibration, else None),
+            ``skipped`` (why rows could not be read, a line each) and ``provenance``.
 
     Example:
         See :class:`RunConfig` and :func:`train`.

@@ -17,10 +17,11 @@ from torch.distributions import Distribution
 
 from fcal._checks import check_flag
 from fcal._config import as_plain
-from fcal._datasets import Batch, rows_of
+from fcal._datasets import Batch, has_target, rows_of
 from fcal._executor import keep_freed_memory
 from fcal._files import writable_folder
 from fcal._progress import is_watched
+from fcal._ranks import world_size
 from fcal.models.predicting import in_format, prediction
 from fcal.training.callbacks import HistoryLogger, StepProgress
 from fcal.training.checkpoints import (
@@ -44,10 +45,12 @@ _IGNORED_WARNINGS = (
     "GPU available but not used",
     "You defined a `validation_step` but have no `val_dataloader`",
     "Found .* module\\(s\\) in eval mode at the start of training",
+    "`training_step` returned `None`",
 )
 _SUM = "loss"  # name of the sum of the terms in logs
 _UNTRAINED = "no weight has changed yet, so check the network and its input first"
 _LONGEST_REASON = 300  # characters
+_MOST_SKIPPED = 0.01  # share of the batches of an epoch; one batch may always be skipped
 
 
 def fit(
@@ -66,6 +69,9 @@ def fit(
 
     The same arguments give the same weights, bit for bit: the order of the rows, dropout and all other randomness
     depend on ``config.seed`` and on the step alone. The caller's random state is restored.
+
+    A batch without a target that counts (all are NaN, such as those of a frame that cannot be read) is skipped: it
+    changes neither weights nor optimizer. The number of such batches is in the result and in one warning at the end.
 
     Args:
         model: ``model(batch["input"])`` is a distribution, or a tensor for a network without error bars. It ends in
@@ -89,7 +95,8 @@ def fit(
     Raises:
         Diverged: A term of the objective is not finite, or the predicted distribution has invalid parameters. Before
             the first step, parameters that are finite but invalid are a mistake in the network: a ``ValueError``.
-        ValueError: The folder holds another training, the checkpoint is damaged, or the data do not fit.
+        ValueError: The folder holds another training, the checkpoint is damaged, or the data do not fit; or more than
+            one batch of an epoch, and more than 1 % of them, have no target that counts.
 
     Example:
         >>> from fcal.training import FitConfig, ObjectiveConfig, fit, objective
@@ -116,6 +123,7 @@ def fit(
             with preserved_random_state(), _quiet(), frozen_except(TRAINED[config.trained](model), model):
                 module = TrainingModule(model, objective, config, record, config.epochs * len(batches))
                 _run(_trainer(config, callbacks), module, loaders, start)
+            _warn_of_skipped(record)
         if record.best_weights is not None:
             model.load_state_dict(record.best_weights)
     model.eval()
@@ -136,6 +144,15 @@ def _check_arguments(model: Any, objective: Any, config: Any, resume: Any, folde
     for callback in callbacks:
         if not isinstance(callback, Callback):
             raise TypeError(f"expected `callbacks` of lightning's Callback, got {type(callback).__name__}")
+
+
+def _warn_of_skipped(record: Record) -> None:
+    """Warn once of batches without a target that counts."""
+    in_validation = int(max((line.get("validation/skipped", 0) for line in record.history), default=0))
+    skipped = [f"{record.skipped} of {record.batches} of training"] if record.skipped else []
+    skipped += [f"{in_validation} of validation"] if in_validation else []
+    if skipped:
+        warnings.warn(f"skipped batches without a target that counts: {' and '.join(skipped)}", stacklevel=3)
 
 
 def _own_callbacks(checkpoint: Path | None, config: FitConfig, progress: bool) -> list[Callback]:
@@ -216,6 +233,7 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
         self._trained = TRAINED[config.trained](model)
         self._validation = Validation()
         self._validation_batches = 0
+        self._validation_skipped = 0
         self._metrics: dict[str, float] = {}
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -242,8 +260,8 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
             self.objective.train()
 
     def on_train_batch_start(self, *_: Any) -> None:
-        """Set learning rate and seed, which depend on the step alone."""
-        rate = self.config.learning_rate * rate_factor(self.config.schedule, self.record.step, self.steps)
+        """Set learning rate and seed, which depend on the position in training alone."""
+        rate = self.config.learning_rate * rate_factor(self.config.schedule, self.record.batches, self.steps)
         for group in self.optimizers(use_pl_optimizer=False).param_groups:
             group["lr"] = rate
         self._seed_step()
@@ -251,8 +269,15 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
     def _seed_step(self) -> None:
         seed_everything(derived_seed("step", self.config.seed, self.record.epoch, self.record.position))
 
-    def training_step(self, batch: Batch, *_: Any) -> Tensor:
-        """Loss of a batch: the sum of its terms, which must be finite."""
+    def training_step(self, batch: Batch, *_: Any) -> Tensor | None:
+        """Loss of a batch: the sum of its terms, which must be finite; None for a batch that is skipped.
+
+        Without a loss there are no gradients, so that the optimizer changes nothing, not even its own state.
+        """
+        if _is_skipped(batch):
+            self.record.skip()
+            _check_skipped("training", self.record.skipped_in_epoch, int(self.trainer.num_training_batches))
+            return None
         batch = self._in_memory_format(batch)
         try:
             terms = self.objective(self.model, batch)
@@ -269,15 +294,19 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
 
     def on_validation_epoch_start(self) -> None:
         """Reset the metrics."""
-        self._validation, self._validation_batches = Validation(), 0
+        self._validation, self._validation_batches, self._validation_skipped = Validation(), 0, 0
 
     def validation_step(self, batch: Batch, index: int) -> dict[str, Any]:
         """Add a batch to the metrics; return its prediction, for callbacks."""
         batch = self._in_memory_format(batch)
         seed_everything(derived_seed("validation", self.config.seed, self.record.epoch, index))
         try:
-            terms, pred = self._terms_and_prediction(batch)
-            self._validation.add(pred, batch, sum(_values(terms).values()))
+            if _is_skipped(batch):
+                pred = prediction(self.model, batch["input"])
+                self._validation_skipped += 1
+            else:
+                terms, pred = self._terms_and_prediction(batch)
+                self._validation.add(pred, batch, sum(_values(terms).values()))
         except (ValueError, StopIteration) as error:
             raise self._explained(error, batch) from error
         self._validation_batches += 1
@@ -300,7 +329,10 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
     def on_validation_epoch_end(self) -> None:
         """Compute the metrics of the whole validation set."""
         _check_complete("validation", self._validation_batches, int(sum(self.trainer.num_val_batches)))
+        _check_skipped("validation", self._validation_skipped, self._validation_batches)
         self._metrics = self._validation.metrics()
+        if self._validation_skipped:
+            self._metrics["skipped"] = self._validation_skipped
         loss = self._metrics.get("loss", 0.0)
         if not math.isfinite(loss):
             raise Diverged(self.record.step, "validation/loss", loss)
@@ -408,6 +440,26 @@ def _values(terms: Terms) -> dict[str, float]:
             raise TypeError(f"expected `objective` to return scalar tensors, got {name!r} of {shown}")
     values = [term.detach() for term in terms.values()]
     return dict(zip(terms, torch.stack(values).tolist() if len(values) > 1 else [values[0].item()], strict=True))
+
+
+def _is_skipped(batch: Batch) -> bool:
+    """Whether no target of a batch counts.
+
+    With several ranks nothing is skipped here, as one rank cannot leave out a backward pass that the others wait in.
+    Losses sum over ranks, so that a rank without targets takes part, and all ranks raise if none has a target.
+    """
+    return world_size() == 1 and not has_target(batch)
+
+
+def _check_skipped(stage: str, skipped: int, batches: int) -> None:
+    """Refuse an epoch of which too many batches have no target that counts."""
+    if skipped == batches:
+        raise ValueError(f"expected `target` with at least 1 value that counts, got 0 in {stage}")
+    if skipped > max(1.0, _MOST_SKIPPED * batches):
+        raise ValueError(
+            f"expected at most {_MOST_SKIPPED:.0%} of the batches of {stage} without a target that counts, got "
+            f"{skipped} of {batches}"
+        )
 
 
 def _check_complete(stage: str, seen: int, expected: int) -> None:
