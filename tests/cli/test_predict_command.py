@@ -90,8 +90,8 @@ def test_files_hold_mean_and_sigma_of_the_network_after_its_repair(trained, tmp_
         pred = run.model(StreetDepth(STREET)[14]["input"][None])
     factor = recalibration.load(trained / "recalibrator").numbers()["factor"]
     assert_allclose(stored(tmp_path / "out/frame_depth.png") / 256, pred.mean[0], atol=0.5 / 256 + 1e-4)
-    sigma = np.minimum(factor * pred.stddev[0].numpy(), 65535 / 4096)
-    assert_allclose(stored(tmp_path / "out/frame_sigma.png") / 4096, sigma, atol=0.5 / 4096 + 1e-4)
+    sigma = np.minimum(factor * pred.stddev[0].numpy(), 65535 / 256)
+    assert_allclose(stored(tmp_path / "out/frame_sigma.png") / 256, sigma, atol=0.5 / 256 + 1e-4)
 
 
 def test_maps_have_the_size_of_the_image(trained, image, tmp_path, capsys):
@@ -103,9 +103,7 @@ def test_maps_have_the_size_of_the_image(trained, image, tmp_path, capsys):
         assert min(picture.size) > 400
     out = capsys.readouterr()
     assert out.out.startswith(f"{image}: median depth ")
-    assert out.err.splitlines()[-1].startswith(
-        "1 image(s): depth (metres x 256), sigma (metres x 4096) and pictures in "
-    )
+    assert out.err.splitlines()[-1].startswith("1 image(s): depth and sigma (metres x 256) and pictures in ")
 
 
 def test_json_is_one_document_with_medians(trained, image, tmp_path, capsys):
@@ -118,7 +116,7 @@ def test_json_is_one_document_with_medians(trained, image, tmp_path, capsys):
     assert entry["image"] == str(image)
     assert (entry["size"], entry["network_size"], entry["pixels"]) == ([64, 208], [32, 104], 64 * 208)
     assert entry["median_depth"] == pytest.approx(np.median(stored(entry["depth"])) / 256, abs=0.5 / 256)
-    assert entry["median_sigma"] == pytest.approx(min(np.median(stored(entry["sigma"])) / 4096, 16), abs=0.5 / 4096)
+    assert entry["median_sigma"] == pytest.approx(min(np.median(stored(entry["sigma"])) / 256, 256), abs=0.5 / 256)
     assert entry["saturated"]["sigma"] == np.count_nonzero(stored(entry["sigma"]) == 65535)
 
 
@@ -291,7 +289,7 @@ def test_network_of_a_plugin_predicts_depth_if_it_was_trained_on_it(image, tmp_p
     point = ["--set", "model.options.deterministic=true", "--set", "objective.name=silog"]
     assert main([*words, *point, "--out", str(tmp_path / "point")]) == 0
     assert predicted(tmp_path / "run", image, "--plugin", plugin, "--out", tmp_path / "out") == 0
-    assert_array_equal(stored(tmp_path / "out/frame_sigma.png"), 2 * 4096)
+    assert_array_equal(stored(tmp_path / "out/frame_sigma.png"), 2 * 256)
     line = refusal(tmp_path / "point", capsys, image, "--plugin", plugin, "--out", tmp_path / "other")
     assert line.endswith(
         "frame.png: expected a network that predicts a distribution, got one that predicts depth alone"

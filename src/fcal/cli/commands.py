@@ -163,7 +163,7 @@ def _add_predict(commands: Commands) -> None:
         "--out",
         required=True,
         metavar="DIR",
-        help="folder for NAME_depth.png (16 bits, metres x 256), NAME_sigma.png (metres x 4096) and NAME.png",
+        help="folder for NAME_depth.png, NAME_sigma.png (both 16 bits, metres x 256) and NAME.png",
     )
     command.add_argument(
         "--focal", metavar="PIXELS", type=float, help="focal length of the images, if they are of another camera"

@@ -16,7 +16,7 @@ from fcal._files import atomic_path, provenance, writable_folder
 from fcal._progress import ProgressBar
 from fcal.cli.commands import print_json, printable, say
 from fcal.cli.plugins import load_plugin
-from fcal.data.depth_frames import DEPTH_UNIT, SIGMA_UNIT, FrameError, read_image
+from fcal.data.depth_frames import DEPTH_UNIT, FrameError, read_image
 from fcal.data.street.layouts import png
 from fcal.export import DepthMaps, DepthPredictor, as_16_bits, predicts_depth
 from fcal.export.depth_prediction import LARGEST
@@ -26,7 +26,7 @@ from fcal.training.config import ConfigError
 
 _SUFFIXES = (".png", ".jpg", ".jpeg")
 _ENDINGS = {"depth": "_depth.png", "sigma": "_sigma.png", "picture": ".png"}
-_UNITS = {"depth": DEPTH_UNIT, "sigma": SIGMA_UNIT}
+_UNITS = {"depth": DEPTH_UNIT, "sigma": DEPTH_UNIT}  # a sigma of the sky may have many metres
 _DOTS_PER_INCH = 110
 
 
@@ -73,7 +73,7 @@ def _predict_depth(trained: Run, arguments: Namespace) -> dict[str, Any]:
             bar.advance()
     if not arguments.json:
         _print_images(written)
-        say(f"{len(written)} image(s): depth (metres x 256), sigma (metres x 4096) and pictures in {arguments.out}")
+        say(f"{len(written)} image(s): depth and sigma (metres x 256) and pictures in {arguments.out}")
     method = trained.config.recalibration.method or None
     return {"run": str(trained.folder), "recalibration": method, "out": arguments.out, "images": written}
 
