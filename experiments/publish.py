@@ -7,18 +7,20 @@ that were computed again, for instance because they have a new column.
 """
 
 import argparse
+import dataclasses
 import importlib
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+from claims_page import write_claims
 
 from fcal._config import to_toml
 from fcal._files import atomic_path, write_json
-from fcal.benchmarks import TASKS, collect, preset
+from fcal.benchmarks import TASKS, Benchmark, collect, preset
 from fcal.benchmarks.runner import plan
 from fcal.sweeps import Cell, Record, Store, read_cells
 
@@ -40,12 +42,19 @@ def main() -> None:
         return restore(run / "cells", folder / "cells.jsonl")
     mpl.use("agg")
     task = TASKS[arguments.task].load()
-    size = arguments.preset or list(task.presets)[-1]
-    add_cells(task, preset(task, size), run / "cells", folder / "cells.jsonl", replace=arguments.replace)
-    settings = preset(task, size, seeds=arguments.seeds)
+    sizes = [arguments.preset] if arguments.preset else published_presets(task)
+    for size in sizes:
+        add_cells(task, preset(task, size), run / "cells", folder / "cells.jsonl", replace=arguments.replace)
+    settings = [preset(task, size, seeds=arguments.seeds) for size in sizes]
     with tempfile.TemporaryDirectory() as empty:  # from here on the docs' own cells are all there is
         publish(task, settings, Store(Path(empty) / "cells", published=[folder / "cells.jsonl"]), arguments.out)
     return None
+
+
+def published_presets(task: Any) -> Sequence[str]:
+    """Presets whose tables a page shows: those it names, or the largest one."""
+    presets: Sequence[str] = getattr(page_of(task), "PRESETS", [list(task.presets)[-1]])
+    return presets
 
 
 def restore(cells: Path, published: Path) -> None:
@@ -71,16 +80,18 @@ def cells_of(task: Any, settings: Any, store: Store) -> list[Cell]:
     return list(dict.fromkeys([*(row.cell for row in rows), *page_of(task).more_cells(settings, rows)]))
 
 
-def publish(task: Any, settings: Any, store: Store, out: Path) -> None:
+def publish(task: Any, settings: Sequence[Any], store: Store, out: Path) -> None:
     """Write results, pictures and pages from published cells."""
     page, folder = page_of(task), out / task.name
-    done = page.with_comparisons(collect(task, settings, store=store))
+    done = page.with_comparisons(together([collect(task, each, store=store) for each in settings]))
     if not done.tables:
         raise SystemExit(f"expected finished cells of {task.name}, got none")
-    records = [store.record(cell.kind, cell.config) for cell in cells_of(task, settings, store)]
+    cells = [cell for each in settings for cell in cells_of(task, each, store)]
+    records = [store.record(cell.kind, cell.config) for cell in cells]
     folder.mkdir(parents=True, exist_ok=True)
     document = {name: value for name, value in done.document.items() if name != "wall_s"}  # nothing ran
-    write_json(folder / "results.json", {**document, "settings": task.described(settings)})
+    described = [task.described(each) for each in settings]
+    write_json(folder / "results.json", {**document, "settings": described[0] if len(described) == 1 else described})
     for name, figure in page.pictures(done).items():
         with atomic_path(folder / f"{name}.png") as temporary:
             figure.savefig(temporary, dpi=110, metadata={"Software": None})
@@ -88,7 +99,15 @@ def publish(task: Any, settings: Any, store: Store, out: Path) -> None:
     for path, content in {f"{task.name}.md": text, **page.more_files(done, store)}.items():
         with atomic_path(out / path) as temporary:
             temporary.write_text(content, encoding="utf-8")
+    write_claims(out)
     print(f"{out / task.name}.md: {len(done.tables)} tables")
+
+
+def together(finished: Sequence[Benchmark[Any]]) -> Benchmark[Any]:
+    """Tables of several settings as one benchmark, with the settings of the first."""
+    tables = [table for done in finished for table in done.tables]
+    results = {labels: rows for done in finished for labels, rows in done.results.items()}
+    return dataclasses.replace(finished[0], tables=tables, results=results)
 
 
 def page_of(task: Any) -> Any:
@@ -96,7 +115,7 @@ def page_of(task: Any) -> Any:
     return importlib.import_module(f"{task.name}.page")
 
 
-def facts(settings: Any, records: Iterable[Record]) -> str:
+def facts(settings: Sequence[Any], records: Iterable[Record]) -> str:
     """Commits, machines, time and settings of the cells, as Markdown."""
     known = list(records)
     lines = [
@@ -104,7 +123,8 @@ def facts(settings: Any, records: Iterable[Record]) -> str:
     ]
     seconds = sum(record.seconds or 0.0 for record in known)
     lines.append(f"- {len(known)} cells, {seconds / 3600:.1f} hours of one process, without trainings that rows share")
-    return "\n".join([*lines, "", "```toml", to_toml(settings).strip(), "```", ""])
+    blocks = [line for each in settings for line in ("", "```toml", to_toml(each).strip(), "```")]
+    return "\n".join([*lines, *blocks, ""])
 
 
 if __name__ == "__main__":

@@ -108,13 +108,15 @@ def pictures(benchmark: Benchmark[Settings]) -> dict[str, Figure]:
 
 
 def more_files(benchmark: Benchmark[Settings], store: Store) -> dict[str, str]:
-    """The claims, and the ablations as JSON."""
+    """Claims and goals, parts of the page of claims, and the ablations as JSON."""
     del store
     ablations = _ablations(benchmark)
     files = {
         f"bokeh/ablation-{name}.json": json.dumps(document, indent=1) + "\n" for name, document in ablations.items()
     }
-    return {"../claims.md": _claims(_complete(benchmark.document), benchmark.document, ablations), **files}
+    parts = {"bokeh/claims.md": _claims(_complete(benchmark.document), ablations)}
+    goals_part = _goals(benchmark.document)
+    return parts | ({"bokeh/goals.md": goals_part} if goals_part else {}) | files
 
 
 def _complete(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -156,30 +158,20 @@ def _ablation_parts(benchmark: Benchmark[Settings]) -> list[str]:
     ]
 
 
-def _claims(document: Mapping[str, Any], whole: Mapping[str, Any], varied: Mapping[str, Mapping[str, Any]]) -> str:
+def _claims(document: Mapping[str, Any], varied: Mapping[str, Mapping[str, Any]]) -> str:
+    """The paper's claims about Bokeh."""
     seeds = max(table["seeds"] for table in document["tables"])
-    return "\n".join(
-        [
-            "# The paper's claims\n",
-            "Claims of the paper, the rules by which they count as reproduced, and what we measured. Written by "
-            "`experiments/publish.py bokeh` from [the results](results/bokeh.md); the rules are in "
-            "`experiments/bokeh/claims.py`. Differences are paired over seeds, with limits by Student's t, each with a "
-            "confidence of 95 %: *below* means that the upper limit of the difference is below 0.\n",
-            f"## Bokeh, {_seeds(seeds)}\n",
-            *([_ALONE] if seeds == 1 else []),
-            claims.claims_markdown([*claims.claims(document), *claims.ablation_claims(varied)]),
-            "## Depth on KITTI, detection on KITTI and Cityscapes\n",
-            "Not tested yet.\n",
-            *_goals(whole),
-        ]
-    )
+    rules = "the rules are in `experiments/bokeh/claims.py`"
+    sentence = f"{_sentence(_seeds(seeds))}, [results](results/bokeh.md); {rules}.\n"
+    table = claims.claims_markdown([*claims.claims(document), *claims.ablation_claims(varied)])
+    return "\n".join([sentence, *([_ALONE] if seeds == 1 else []), table])
 
 
-def _goals(document: Mapping[str, Any]) -> list[str]:
-    """A section beyond the paper: error bars that hold on new images."""
+def _goals(document: Mapping[str, Any]) -> str:
+    """Beyond the paper: error bars that hold on new images; empty if no table has such rows."""
     text = goals.goals_markdown(document)
     if not text:
-        return []
+        return ""
     introduction = (
         f"`{RECOMMENDED}` is what [`fcal.crossfit`](crossfitting.md) does by default: networks that each leave out "
         "some images predict together, and are repaired by the images they left out. Its loss and its "
@@ -192,7 +184,7 @@ def _goals(document: Mapping[str, Any]) -> list[str]:
         "margin of models that know it. The same question on real data: "
         "[UCI](results/uci.md), [sensors](results/sensors.md).\n"
     )
-    return ["# Beyond the paper: calibration without a held-out set\n", introduction, text]
+    return f"{introduction}\n{text}"
 
 
 def _sentence(text: str) -> str:

@@ -29,6 +29,7 @@ _MARKS = {"nll": "o", "nll_tuned": "P", "nll_stopped": "*", "nll_short": "X", "n
 _INK = {"nll_stopped": "#00805F", "nll_short": "#8A6D00", "nll_decay": "#A8487F", "temperature": "#6A5ACD"}
 _COLOURS = ("#0072B2", "#C75500", "#56B4E9", "#E69F00")
 _DASHES = ("-", "--", ":", "-.")
+_NAME = "fcal_regimes"
 _SHOWN_WORDS = {"below": "**below**", "above": "above", "unclear": "unclear", "unknown": "-"}
 
 
@@ -148,6 +149,16 @@ def page(document: Mapping[str, Any]) -> str:
     return "\n".join(parts)
 
 
+def claims_part(document: Mapping[str, Any]) -> str:
+    """The part of the page of claims that this experiment decides."""
+    return (
+        f"{_seeds(document)}, [results](results/{_NAME}.md). Networks are trained by likelihood without stopping, and "
+        "tuned by f-Cal when they are as overfit as the paper's (column *paper*) and at the last epoch. A cell counts "
+        f"{_counted(document)}; weight and batch of f-Cal are chosen on validation images in three ways.\n\n"
+        f"{_claims(document, folder='results/')}"
+    )
+
+
 def _levels(document: Mapping[str, Any]) -> list[str]:
     return list(next(iter(document["results"].values())))
 
@@ -167,8 +178,8 @@ def _counted(document: Mapping[str, Any]) -> str:
     return f"{len(document['results'])} noises for {forms}"
 
 
-def _claims(document: Mapping[str, Any]) -> str:
-    """How often every claim holds, by level and rule."""
+def _claims(document: Mapping[str, Any], folder: str = "") -> str:
+    """How often every claim holds, by level and rule; links begin with the folder of results."""
     keys = [(level, rule) for level in _levels(document) for rule in RULES]
     headings = [
         "claim",
@@ -182,7 +193,7 @@ def _claims(document: Mapping[str, Any]) -> str:
     ]
     return lines_of(headings, rows) + (
         "\nClaims in italics are not the paper's. Every difference with its limits: "
-        "[fcal_regimes/differences.md](fcal_regimes/differences.md). Rows of weight decay and of likelihood tuned as "
+        f"[differences]({folder}{_NAME}/differences.md). Rows of weight decay and of likelihood tuned as "
         "long are chosen by NLL of validation images.\n"
     )
 

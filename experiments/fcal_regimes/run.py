@@ -12,13 +12,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
+from claims_page import write_claims
 
 from fcal._config import read_config
 from fcal._files import atomic_path, writable_folder, write_json
 from fcal.sweeps import Cell, Record, Store
 from fcal.sweeps import run as run_cells
 from fcal_regimes.choices import summaries
-from fcal_regimes.page import differences, page, tradeoff
+from fcal_regimes.page import claims_part, differences, page, tradeoff
 from fcal_regimes.points import Config, Point, compute, forms_of, points
 
 NAME = "fcal_regimes"
@@ -45,10 +46,12 @@ def write(results: Mapping[str, Any], out: Path) -> None:
     figure = tradeoff(results)
     with atomic_path(out / NAME / "tradeoff.png") as temporary:
         figure.savefig(temporary, dpi=110, metadata={"Software": None}, format="png")
-    for path, text in ((out / f"{NAME}.md", page(results)), (out / NAME / "differences.md", differences(results))):
-        with atomic_path(path) as temporary:
+    texts = {f"{NAME}.md": page(results), f"{NAME}/differences.md": differences(results)}
+    for name, text in (texts | {f"{NAME}/claims.md": claims_part(results)}).items():
+        with atomic_path(out / name) as temporary:
             temporary.write_text(text, encoding="utf-8")
     write_json(out / NAME / "results.json", results)
+    write_claims(out)
 
 
 def trainings_of(wanted: Iterable[Point]) -> list[Cell]:

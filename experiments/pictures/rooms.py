@@ -10,6 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 WORDS = {
     "cli": "arguments, files,\nexit codes",
     "benchmarks": "every method beside every other:\ntasks, methods, cells, tables, pages",
+    "export": "predictions of\nfinished runs",
     "reports": "the HTML page",
     "training": "the harness\non Lightning",
     "sweeps": "cells computed\nonce",

@@ -94,16 +94,25 @@ def get_batch(dataset: Any, indices: Sequence[int]) -> Batch:
         tensor([2., 0.])
     """
     if not hasattr(dataset, "__getitems__"):
-        return as_batch(default_collate([dataset[index] for index in indices]))
+        return as_batch(_collated([dataset[index] for index in indices]))
     items = dataset.__getitems__(indices)
     if isinstance(items, list):
-        return as_batch(default_collate(items))  # torch's own convention: a list of samples
+        return as_batch(_collated(items))  # torch's own convention: a list of samples
     batch = as_batch(items)
     inputs = batch["input"]
     # A batch may have more rows than indices, such as the nodes of graphs, but not fewer.
     if isinstance(inputs, Tensor) and inputs.dim() and len(inputs) < len(indices):
         raise ValueError(f"expected `__getitems__` of the dataset to return {len(indices)} rows, got {len(inputs)}")
     return batch
+
+
+def _collated(items: list[Any]) -> Any:
+    """Items stacked; those with different entries are refused by the first entry that some lack."""
+    entries = [set(item) for item in items if isinstance(item, Mapping)]
+    odd = sorted({str(name) for names in entries for name in names ^ entries[0]})
+    if odd:
+        raise ValueError(f"expected `dataset` with the same entries in all rows, got {odd[0]!r} in some alone")
+    return default_collate(items)
 
 
 def length_of(dataset: Any) -> int:

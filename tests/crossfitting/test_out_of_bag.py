@@ -937,3 +937,17 @@ def test_crossfit_refuses_members_that_share_weights():
 
     with pytest.raises(ValueError, match="expected `fit` to return a new model each time"):
         fcal.crossfit(fit, noisy_line(60))
+
+
+def test_result_says_what_it_is_in_one_line():
+    data = TensorDataset(torch.zeros(100, 1), torch.randn(100, 1, generator=torch.Generator().manual_seed(0)))
+    result = fcal.crossfit(lambda _: lambda x: Normal(torch.zeros_like(x), torch.ones_like(x)), data)
+    assert repr(result).startswith("OutOfBag(4 networks at a cost of 3, ")
+    assert len(repr(result)) < 120
+
+
+def test_crossfit_refuses_rows_with_different_entries():
+    rows = [{"input": torch.zeros(1), "target": torch.zeros(1)} for _ in range(60)]
+    rows[7]["valid_mask"] = torch.tensor([True])
+    with pytest.raises(ValueError, match="the same entries in all rows, got 'valid_mask' in some alone"):
+        fcal.crossfit(lambda _: None, rows)

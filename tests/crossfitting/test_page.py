@@ -11,9 +11,10 @@ def test_code_of_the_page_runs_and_error_bars_become_true(capsys):
     names: dict[str, object] = {}
     for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
         exec(compile(block, "crossfitting.md", "exec"), names)
-    trained, crossfitted = re.findall(r"errors ([0-9.]+) times", capsys.readouterr().out)
+    trained, crossfitted, heads = re.findall(r"errors ([0-9.]+) times", capsys.readouterr().out)
     assert float(trained) > 1.15
     assert 0.9 < float(crossfitted) < 1.1
+    assert 0.9 < float(heads) < 1.15
 
 
 def test_picture_is_drawn_by_the_script():

@@ -28,6 +28,7 @@ from fcal.benchmarks.problem import Failed, HeldOut, Members, Networks, Options,
 from fcal.benchmarks.scoring import score, shortened
 from fcal.benchmarks.training_cells import Budget, TrainingCells
 from fcal.benchmarks.trainings import Datasets, NetworkTrainings
+from fcal.crossfitting import Bags
 from fcal.sweeps import Cell, Store
 
 _LOST = 1.0  # a candidate with twice the smooth L1 of the network it starts from has failed to train
@@ -115,7 +116,7 @@ class NetworkProblem(Problem):
     def resolved(self, method: Method) -> Method:
         """As many candidates as the budget allows, and as many networks as the cost."""
         if isinstance(method, OutOfBag):
-            return replace(method, bags=method.bags_of(self.training_rows))
+            return replace(method, bags=self._bags_of(method))
         if not isinstance(method, Trained):
             return method
         return replace(method, candidates=method.candidates[: self.cells.budget.candidates])
@@ -230,7 +231,11 @@ class NetworkProblem(Problem):
 
     def _bags_cell(self, method: OutOfBag) -> Cell:
         cells = self.cells.heads if isinstance(method, Heads) else self.cells.bags
-        return cells(method.objective, method.bags_of(self.training_rows))
+        return cells(method.objective, self._bags_of(method))
+
+    def _bags_of(self, method: OutOfBag) -> Bags:
+        """The design of a method; rows are counted only where it depends on their number."""
+        return method.bags or method.bags_of(self.training_rows)
 
     @classmethod
     def can(cls, step: str) -> bool:

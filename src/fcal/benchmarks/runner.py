@@ -136,6 +136,7 @@ def benchmark(
         ValueError: A method is unknown, or the data are missing or malformed.
     """
     start = time.perf_counter()
+    task.check(settings, data)
     rows = plan(task, task.problems(settings, store, data), methods)
     facts = [cell for row in rows if (cell := task.facts(row.problem)) is not None]
     function = partial(compute, task=task, methods=methods_by_config(rows), data=data)

@@ -13,7 +13,7 @@ import fcal
 from fcal.benchmarks.problem import Prediction
 from fcal.benchmarks.table import Column
 from fcal.distributions import quantile
-from fcal.metrics.report import Report
+from fcal.metrics.report import Histogram, Reliability, Report
 
 DIGITS = 6  # significant digits that cells keep
 
@@ -136,6 +136,26 @@ def floors_of(report: Report, names: Sequence[str], digits: int = DIGITS) -> dic
         name: None if floor is None else rounded({"expected": floor.expected, "q95": floor.q95}, digits)
         for name, floor in floors.items()
     }
+
+
+def curves_of(report: Report) -> dict[str, Any]:
+    """Reliability and histograms of z and q, with four digits, for pictures."""
+    curves = report.curves
+    return {
+        **{name: _reliability(curve) for name, curve in (("z", curves.z), ("q", curves.q))},
+        **{
+            name: _histogram(histogram)
+            for name, histogram in (("z_histogram", curves.z_histogram), ("q_histogram", curves.q_histogram))
+        },
+    }
+
+
+def _reliability(curve: Reliability) -> dict[str, list[float]]:
+    return {name: [float(f"{v:.4g}") for v in getattr(curve, name)] for name in ("nominal", "empirical", "low", "high")}
+
+
+def _histogram(histogram: Histogram) -> dict[str, Any]:
+    return {name: [float(f"{v:.4g}") for v in getattr(histogram, name)] for name in ("edges", "density")}
 
 
 def milliseconds(predict: Callable[[], object], rows: int, repeats: int = 3) -> float:

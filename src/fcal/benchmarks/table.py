@@ -202,6 +202,28 @@ def row_of(results: Sequence[Mapping[str, Any]], columns: Sequence[str], *, se: 
     )
 
 
+def candidates_of(results: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> list[dict[str, Any]]:
+    """Options of every candidate, in how many seeds it was chosen, and its test numbers, which chose nothing.
+
+    Args:
+        results: Results of cells that have ``candidates``.
+        columns: Names of the columns to keep.
+    """
+    return [
+        {
+            "options": records[0]["options"],
+            "chosen": sum(result.get("chosen") == index for result in results),
+            "diverged": sum(record["status"] == "diverged" for record in records),
+            "validation_nll": Spread.of([record.get("nll") for record in records]).as_dict(),
+            **{
+                name: Spread.of([(record.get("test") or {}).get(name) for record in records]).as_dict()
+                for name in columns
+            },
+        }
+        for index, records in enumerate(zip(*(result["candidates"] for result in results), strict=True))
+    ]
+
+
 def _repetitions(result: Mapping[str, Any]) -> int:
     """How many repetitions a cell holds: one, or all splits that train together."""
     return max((len(values) for values in result.get("columns", {}).values()), default=1)

@@ -58,6 +58,14 @@ class Task(ABC, Generic[Settings]):
             data: Folder of the data. Where it is None, a task that reads data names those that ``store`` has cells of.
         """
 
+    def check(self, settings: Settings, data: str | None) -> None:
+        """Refuse settings and data that cannot be computed, before anything is; nothing to check by default.
+
+        Raises:
+            ValueError: Data are missing or malformed.
+        """
+        del settings, data
+
     @abstractmethod
     def problem_of(self, config: Mapping[str, Any], store: Store, data: str | None) -> Problem:
         """The problem of a row's address."""

@@ -52,6 +52,7 @@ def parser() -> argparse.ArgumentParser:
     _add_evaluate(commands)
     _add_recalibrate(commands)
     _add_train(commands)
+    _add_predict(commands)
     _add_benchmark(commands)
     _add_data(commands)
     return top
@@ -146,6 +147,35 @@ def _add_train(commands: Commands) -> None:
     )
     command.add_argument("--out", metavar="DIR", help="empty folder for the run (default runs/ and the file's name)")
     command.add_argument("--resume", action="store_true", help="go on with the run in the folder")
+
+
+def _add_predict(commands: Commands) -> None:
+    command = _command(
+        commands,
+        "predict",
+        "fcal.cli.predict",
+        "predict new inputs with a trained network: of images, depth and its uncertainty",
+        "fcal predict runs/depth image.png --out predictions",
+    )
+    command.add_argument("model", metavar="RUN_DIR", help="finished run of fcal train")
+    command.add_argument("inputs", nargs="+", metavar="IMAGE", help="PNG or JPEG, or a folder of them")
+    command.add_argument(
+        "--out",
+        required=True,
+        metavar="DIR",
+        help="folder for NAME_depth.png, NAME_sigma.png (both 16 bits, metres x 256) and NAME.png",
+    )
+    command.add_argument(
+        "--focal", metavar="PIXELS", type=float, help="focal length of the images, if they are of another camera"
+    )
+    command.add_argument("--overwrite", action="store_true", help="replace earlier results")
+    command.add_argument(
+        "--plugin",
+        metavar="MODULE",
+        action="append",
+        default=[],
+        help="module or .py file that registers the network or data of the run",
+    )
 
 
 def _add_columns(command: _Parser) -> None:

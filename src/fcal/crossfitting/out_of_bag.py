@@ -89,7 +89,7 @@ class Bags:
         return self.members * (1 - self.leave_out)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class OutOfBag:
     """Networks that each left out some rows, and what they tell about these rows.
 
@@ -117,6 +117,11 @@ class OutOfBag:
     judged: Judged
     valid_mask: Tensor | None
     shared: SharedTrunk | None = None
+
+    def __repr__(self) -> str:
+        of = f"{len(self.members)} {'networks' if self.shared is None else 'heads'} at a cost of {self.bags.cost:g}"
+        rows = f"{len(self.judged.rows)} of {self.left_out.shape[1]} rows judged"
+        return f"OutOfBag({of}, {rows}; calibrated() is the model to use)"
 
     @property
     def held_out(self) -> Distribution:

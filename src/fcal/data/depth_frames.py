@@ -347,7 +347,8 @@ class FrameSplits:
         """
         views = {"train": view, "validation": evaluation or view, "test": evaluation or view}
         parts = {name: DepthFrames(getattr(self, name), part_view, cache=cache) for name, part_view in views.items()}
-        population, faults = sum(map(len, parts.values())), {}
+        population = sum(map(len, parts.values()))
+        faults: dict[DepthFrame, FrameError] = {}
         for part in parts.values():
             part._population, part._faults = population, faults
         return DepthSplits(**parts)

@@ -233,6 +233,18 @@ def normalised(images: Tensor) -> Tensor:
     return torch.addcmul(shift, images.float(), scale)
 
 
+def colours(images: Tensor) -> Tensor:
+    """The bytes of images of :func:`normalised`.
+
+    Example:
+        >>> image = torch.arange(256, dtype=torch.uint8).expand(1, 3, 1, 256)
+        >>> torch.equal(colours(normalised(image)), image)
+        True
+    """
+    mean, std = (torch.tensor(values)[:, None, None] for values in (MEAN, STD))
+    return (255 * (images * std + mean)).round().clamp(0, 255).to(torch.uint8)
+
+
 def nearest_per_cell(cells: Tensor, ranks: Tensor, pixels: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Of the pixels that fall into one cell, keep that of the lowest rank; of equal ones the first.
 

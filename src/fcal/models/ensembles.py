@@ -46,6 +46,8 @@ def normal_of_mixture(preds: Sequence[Distribution]) -> Normal:
         >>> normal_of_mixture([Normal(torch.zeros(1), 1.0), Normal(torch.full((1,), 2.0), 1.0)]).scale
         tensor([1.4142])
     """
+    if not preds:
+        raise ValueError("expected `preds` at least one prediction, got none")
     means, sds = torch.stack([pred.mean for pred in preds]), torch.stack([pred.stddev for pred in preds])
     variance = sds.double().square().mean(0) + means.double().var(0, correction=0)  # squares may leave a small dtype
     return Normal(means.mean(0), variance.sqrt().to(means.dtype), validate_args=False)

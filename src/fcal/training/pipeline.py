@@ -196,7 +196,7 @@ class _Training:
 
 def _groups(rows: Any, name: str, batch_size: int) -> list[Any]:
     """The group of every row: an entry of the rows, or the attribute ``groups`` of the data, which reads no row."""
-    parts = rows.datasets if isinstance(rows, BatchConcat) else [rows]
+    parts: list[Any] = list(rows.datasets) if isinstance(rows, BatchConcat) else [rows]
     if name == _GROUPS and all(hasattr(part, _GROUPS) for part in parts):
         groups = [group for part in parts for group in part.groups]
         if len(groups) != length_of(rows):

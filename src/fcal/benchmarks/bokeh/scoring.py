@@ -10,8 +10,7 @@ from torch.distributions import Distribution
 from torch.nn.functional import smooth_l1_loss
 
 import fcal
-from fcal.benchmarks.scoring import floors_of, interval_columns, rounded, shortened, standard_report
-from fcal.metrics.report import Histogram, Reliability, Report
+from fcal.benchmarks.scoring import curves_of, floors_of, interval_columns, rounded, shortened, standard_report
 
 COLUMNS = (
     "l1_gt",
@@ -55,7 +54,7 @@ def scored(pred: Distribution | Tensor, test: Mapping[str, Tensor], *, bins: int
         "scale": rounded({"value": report.scale.value, "low": report.scale.low, "high": report.scale.high}),
         "coverage": rounded(dict(report.coverage)),
         "dependence": shortened(dependence(pred, test["target"])),
-        "curves": _curves(report),
+        "curves": curves_of(report),
     }
 
 
@@ -117,25 +116,6 @@ def _correlation(one: Tensor, two: Tensor) -> float | None:
     scale = (a.square().sum() * b.square().sum()).sqrt()
     constant = two.max() - two.min() < 1e-6 or one.max() - one.min() < 1e-12
     return None if constant else ((a * b).sum() / scale).item()
-
-
-def _curves(report: Report) -> dict[str, Any]:
-    curves = report.curves
-    return {
-        **{name: _reliability(curve) for name, curve in (("z", curves.z), ("q", curves.q))},
-        **{
-            name: _histogram(histogram)
-            for name, histogram in (("z_histogram", curves.z_histogram), ("q_histogram", curves.q_histogram))
-        },
-    }
-
-
-def _reliability(curve: Reliability) -> dict[str, list[float]]:
-    return {name: [float(f"{v:.4g}") for v in getattr(curve, name)] for name in ("nominal", "empirical", "low", "high")}
-
-
-def _histogram(histogram: Histogram) -> dict[str, Any]:
-    return {name: [float(f"{v:.4g}") for v in getattr(histogram, name)] for name in ("edges", "density")}
 
 
 def _listed(values: Tensor) -> list[list[float]]:

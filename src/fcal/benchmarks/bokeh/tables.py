@@ -12,7 +12,7 @@ from fcal.benchmarks.bokeh.settings import Settings
 from fcal.benchmarks.cost import COST, with_cost
 from fcal.benchmarks.markdown import lines_of, spread_text
 from fcal.benchmarks.scoring import CRPS, ECE_Q, ECE_Z, NLL, TRAIN_S, rounded, shortened
-from fcal.benchmarks.table import Column, Row, Spread, Table, row_of
+from fcal.benchmarks.table import Column, Row, Spread, Table, candidates_of, row_of
 from fcal.benchmarks.task import Result, Results
 from fcal.data import Bokeh
 from fcal.data.bokeh import SPLITS
@@ -144,22 +144,8 @@ def _row(results: Sequence[Result]) -> Row:
         details["grids"] = _grids(grids)
     with_candidates = [result for result in results if "candidates" in result]
     if with_candidates:
-        details["candidates"] = _candidates(with_candidates)
+        details["candidates"] = candidates_of(with_candidates, _OF_CANDIDATES)
     return row_of(results, tuple(_BY_NAME), **details)
-
-
-def _candidates(results: Sequence[Result]) -> list[dict[str, Any]]:
-    """Options of every candidate, in how many seeds it was chosen, and its test numbers, which chose nothing."""
-    return [
-        {
-            "options": records[0]["options"],
-            "chosen": sum(result.get("chosen") == index for result in results),
-            "diverged": sum(record["status"] == "diverged" for record in records),
-            "validation_nll": _spread([record.get("nll") for record in records]),
-            **{name: _spread([(record.get("test") or {}).get(name) for record in records]) for name in _OF_CANDIDATES},
-        }
-        for index, records in enumerate(zip(*(result["candidates"] for result in results), strict=True))
-    ]
 
 
 def _grids(grids: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from torch.nn.functional import smooth_l1_loss
 
 import fcal
 from fcal.benchmarks.depth.frames import Labels
-from fcal.benchmarks.scoring import central_interval, floors_of, rounded
+from fcal.benchmarks.scoring import central_interval, curves_of, floors_of, rounded
 from fcal.metrics import ClusterReport, cluster_calibration, depth_errors, depth_groups
 
 ACCURACY = ("silog", "rmse", "abs_rel", "d1")
@@ -66,6 +66,7 @@ def scored(pred: Distribution | Tensor, test: Labels, *, bins: int, df: int) -> 
         "clusters": clusters.as_dict(),
         "by_distance": by_distance(pred, test, bins=bins, df=df),
         "by_row": by_row(pred, test, bins=bins, df=df),
+        "curves": curves_of(report),
         "verdict": report.word,
         "scale": rounded({"value": report.scale.value, "low": report.scale.low, "high": report.scale.high}),
     }

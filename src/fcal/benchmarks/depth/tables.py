@@ -9,7 +9,7 @@ from fcal.benchmarks.cost import COST, with_cost
 from fcal.benchmarks.depth.settings import Settings
 from fcal.benchmarks.markdown import lines_of, row_label, spread_text
 from fcal.benchmarks.scoring import COVERAGE, CRPS, ECE_Q, ECE_Z, NLL, TRAIN_S, WIDTH
-from fcal.benchmarks.table import Column, Row, Spread, Table, row_of
+from fcal.benchmarks.table import Column, Row, Spread, Table, candidates_of, row_of
 from fcal.benchmarks.task import Result, Results
 
 _POOLED = "over all pixels of all frames together"
@@ -59,6 +59,7 @@ COLUMNS = (
     COST,
 )
 _BY_NAME = {column.name: column for column in COLUMNS}
+_OF_CANDIDATES = ("silog", "ece_z", "ece_q", "nll")
 _OF_PAPER = ("silog", "rmse", "ece_z", "ece_q", "nll")
 _MISSING = "-"
 
@@ -100,6 +101,9 @@ def _row(results: Sequence[Result]) -> Row:
         }
         for name in ("by_distance", "by_row"):
             details[name] = [result[name] for result in known]
+    with_candidates = [result for result in results if "candidates" in result]
+    if with_candidates:
+        details["candidates"] = candidates_of(with_candidates, _OF_CANDIDATES)
     return row_of(results, tuple(_BY_NAME), **details)
 
 

@@ -11,9 +11,11 @@ from fcal.benchmarks.depth.settings import KITTI, PRESETS, STREET, WORLDS, Setti
 from fcal.benchmarks.problem import Problem
 from fcal.benchmarks.table import Table
 from fcal.benchmarks.task import Results, Task
+from fcal.crossfitting import Bags
 from fcal.sweeps import Store
 
 _SILOG = {"name": "silog"}
+_BAGS = Bags(members=4, leave_out=0.25)  # drives are few, however many frames they have
 
 
 class DepthTask(Task[Settings]):
@@ -52,6 +54,8 @@ class DepthTask(Task[Settings]):
             "plain": "silog",
             "candidates": tuple({**_SILOG, "repetition": repetition} for repetition in range(3)),
         },
+        "oob_auto": {"bags": _BAGS},
+        "oob_heads": {"bags": _BAGS},
         "calibration_loss": {
             "candidates": tuple(
                 {"name": "calibration-loss", "lam": lam, "form": "additive", "on": "std"} for lam in (1.0, 0.1, 10.0)
@@ -69,10 +73,17 @@ class DepthTask(Task[Settings]):
     }
 
     def problems(self, settings: Settings, store: Store, data: str | None = None) -> list[Problem]:
-        """Every seed; with a folder of data, frames of KITTI instead of rendered ones."""
-        if data is not None and settings.world == STREET:
-            settings = replace(settings, world=KITTI)
+        """Every seed."""
+        settings = self.world_of(settings, data)
         return [DepthProblem(settings, settings.data(seed), store, Source(data)) for seed in range(settings.seeds)]
+
+    def world_of(self, settings: Settings, data: str | None) -> Settings:
+        """With a folder of data, frames of KITTI instead of rendered ones."""
+        return replace(settings, world=KITTI) if data is not None and settings.world == STREET else settings
+
+    def check(self, settings: Settings, data: str | None) -> None:
+        """Refuse a missing folder, or one without frames."""
+        Source(data).splits(self.world_of(settings, data).data(0))
 
     def problem_of(self, config: Mapping[str, Any], store: Store, data: str | None = None) -> DepthProblem:
         """The problem of an address."""
