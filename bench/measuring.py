@@ -1,6 +1,7 @@
 """Shared by the speed scripts: timing in alternating blocks, peak memory, and their table."""
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
@@ -53,9 +54,11 @@ def timed(work: Callable[[], object]) -> float:
     return time.process_time() - started
 
 
-def extra_bytes_in_fresh_process(script: str, *arguments: str) -> float:
+def extra_bytes_in_fresh_process(script: str, *arguments: str, **environment: str) -> float:
     """Peak memory that a fresh process of ``script``, called with hidden arguments, reports."""
-    run = subprocess.run([sys.executable, script, *arguments], capture_output=True, text=True, check=True)
+    run = subprocess.run(
+        [sys.executable, script, *arguments], capture_output=True, text=True, check=True, env=os.environ | environment
+    )
     return float(run.stdout)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fcal.data.street.casting import Camera, Floats, ThingFrames, outer_sums, rectangles_of
-from fcal.data.street.solids import SolidTable, Vector
+from fcal.data.street.solids import Casts, SolidTable, Vector
 
 _SOFTNESS = 0.12  # metres from the edge of a shadow to its full darkness
 _BLUR = 0.08  # the same, additionally for each metre of height
@@ -57,14 +57,12 @@ def ground_light(
     light = Light(
         sun=np.ones(shape, np.float32), sky=np.ones(shape, np.float32), things=np.ones(len(poses), np.float32)
     )
-    boxes = [(number, *cast) for number, thing in enumerate(table.things) for cast in thing.casts]
+    casts = table.casts
     if is_sunny:
-        hexagons = _Hexagons(boxes, poses, sun)
+        hexagons = _Hexagons(casts, poses, sun)
         hexagons.draw(light.sun, is_ground, frames, camera, _SOFTNESS + _BLUR * hexagons.low_height)
-        tall = np.array([not table.things[number].kind for number in hexagons.thing])
-        light.things[hexagons.covers(poses, tall)] = 0.0
-    below = [cast for cast in boxes if table.things[cast[0]].kind]
-    contact = _Hexagons(below, poses, (0.0, 1.0, 0.0))
+        light.things[hexagons.covers(poses, ~casts.is_object)] = 0.0
+    contact = _Hexagons(casts.of_objects(), poses, (0.0, 1.0, 0.0))
     contact.draw(light.sky, is_ground, frames, camera, np.full(len(contact.thing), _CONTACT))
     return light
 
@@ -72,21 +70,19 @@ def ground_light(
 class _Hexagons:
     """Shadows of boxes as inequalities ``normal . (x, z) <= offset`` in the frame of the box's thing."""
 
-    def __init__(self, boxes: list[tuple[int, Vector, Vector]], poses: Floats, sun: Vector) -> None:
-        self.thing = np.array([number for number, *_ in boxes], np.intp)
-        low = np.array([low for _, low, _ in boxes], np.float64).reshape(-1, 3)
-        high = np.array([high for *_, high in boxes], np.float64).reshape(-1, 3)
+    def __init__(self, casts: Casts, poses: Floats, sun: Vector) -> None:
+        self.thing, low, high = casts.thing, casts.low, casts.high
         self.low_height = low[:, 1]
         sine, cosine = poses[self.thing, 2], poses[self.thing, 3]
         along = np.stack([cosine * sun[0] - sine * sun[2], sine * sun[0] + cosine * sun[2]], axis=1) / sun[1]
         shifts = np.stack([low[:, 1:2] * along, high[:, 1:2] * along])  # of the bottom and the top, (2, N, 2)
         self.corners = self._corners(low, high, shifts)
         length = np.sqrt(along[:, 0] ** 2 + along[:, 1] ** 2)
-        across = np.stack([along[:, 1], -along[:, 0]], axis=1) / np.maximum(length, 1e-9)[:, None]
-        across[length < 1e-9] = (1.0, 0.0)  # light from above: repeats another inequality
         one, none = np.ones(len(low)), np.zeros(len(low))
-        sides = [np.stack([one, none], axis=1), np.stack([none, one], axis=1), across]
-        self.normal = np.stack([sign * side for side in sides for sign in (1.0, -1.0)], axis=1)  # (N, 6, 2)
+        sides = [np.stack([one, none], axis=1), np.stack([none, one], axis=1)]
+        if bool((length >= 1e-9).any()):  # else light comes from above, and shadows are rectangles
+            sides.append(np.stack([along[:, 1], -along[:, 0]], axis=1) / np.maximum(length, 1e-9)[:, None])
+        self.normal = np.stack([sign * side for side in sides for sign in (1.0, -1.0)], axis=1)  # (N, 4 or 6, 2)
         reach = self.normal[:, :, None, 0] * self.corners[:, None, :, 0]
         self.offset = (reach + self.normal[:, :, None, 1] * self.corners[:, None, :, 1]).max(axis=2)
 
@@ -125,7 +121,7 @@ class _Hexagons:
             np.minimum(region, np.subtract(1.0, inside, out=inside), out=region)
 
     def _planes(self, origin: Floats, axes: Floats, camera: Camera) -> Floats:
-        """The inequalities, times the inverse depth of the ground, as linear functions of rays. Shape ``(N, 6, 3)``."""
+        """The inequalities, times the inverse depth of the ground, as linear functions of rays. Shape ``(N, K, 3)``."""
         at_camera = self.normal[..., 0] * origin[:, None, 0] + self.normal[..., 1] * origin[:, None, 2]
         room = (self.offset - at_camera) / camera.position[1]
         directions = self.normal[..., :1] * axes[:, None, 0] + self.normal[..., 1:] * axes[:, None, 2]

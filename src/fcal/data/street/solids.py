@@ -159,6 +159,30 @@ def cut(solid: Polyhedron, point: Vector, normal: Vector, look: Look) -> Polyhed
 
 
 @dataclass(frozen=True, kw_only=True)
+class Casts:
+    """Boxes that cast the shadows of things.
+
+    Args:
+        thing: Number of the thing of a box. Shape ``(N,)``.
+        low: Least coordinates in the frame of the thing. Shape ``(N, 3)``.
+        high: Largest coordinates. Shape ``(N, 3)``.
+        is_object: Whether the thing is an object to detect. Shape ``(N,)``.
+    """
+
+    thing: NDArray[np.intp]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+    is_object: NDArray[np.bool_]
+
+    def of_objects(self) -> "Casts":
+        """The boxes of objects alone."""
+        chosen = np.flatnonzero(self.is_object)
+        return Casts(
+            thing=self.thing[chosen], low=self.low[chosen], high=self.high[chosen], is_object=self.is_object[chosen]
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class SolidTable:
     """All solids of a world as arrays, so that a frame transforms them at once.
 
@@ -222,6 +246,17 @@ class SolidTable:
         normals = np.zeros((3, len(self.thing)), np.float32)
         normals[:, FIRST_FACE : FIRST_FACE + len(self.normal)] = self.normal.T
         return normals
+
+    @cached_property
+    def casts(self) -> Casts:
+        """The boxes that cast shadows."""
+        boxes = [(number, *cast) for number, thing in enumerate(self.things) for cast in thing.casts]
+        return Casts(
+            thing=np.array([number for number, *_ in boxes], np.intp),
+            low=np.array([low for _, low, _ in boxes], np.float64).reshape(-1, 3),
+            high=np.array([high for *_, high in boxes], np.float64).reshape(-1, 3),
+            is_object=np.array([bool(self.things[number].kind) for number, *_ in boxes], np.bool_),
+        )
 
     @cached_property
     def quadrics(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
