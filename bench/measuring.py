@@ -47,6 +47,16 @@ def medians(steps: Sequence[Step], repeats: list[int]) -> list[float]:
     return [statistics.median(own) for own in times]
 
 
+def rounds(steps: Sequence[Step], count: int) -> list[list[float]]:
+    """Seconds of each step in each of several rounds, in which every step runs once, after a round of warming up.
+
+    Quotients within a round compare what ran within seconds: on a busy machine their median varies much less than a
+    quotient of medians.
+    """
+    times = [[step() for step in steps] for _ in range(count + 1)]
+    return [list(own) for own in zip(*times[1:], strict=True)]
+
+
 def timed(work: Callable[[], object]) -> float:
     """Processor time of a step: other work on the machine would slow the longer step more than the shorter one."""
     started = time.process_time()
