@@ -135,3 +135,18 @@ def test_pickle_holds_no_frames(streets):
 def test_dataset_refuses_wrong_arguments(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_items_show_the_same_as_frames_with_objects(seed):
+    """Without extents of objects, solids are drawn straight into the scene: another way to the same pixels."""
+    config = StreetConfig(frames=6, frames_per_drive=6, height=48, width=156, seed=seed)
+    streets = StreetDepth(config)
+    for index in (0, 5):
+        frame, (depth, sigma) = street_frame(config, index), streets.truth([index])
+        np.testing.assert_array_equal(streets[index]["target"], frame.measured)
+        np.testing.assert_array_equal(depth[0], frame.depth)
+        np.testing.assert_array_equal(sigma[0], frame.sigma)
+        colours = streets[index]["input"] * torch.tensor([0.229, 0.224, 0.225])[:, None, None]
+        colours += torch.tensor([0.485, 0.456, 0.406])[:, None, None]
+        np.testing.assert_allclose(255 * colours.permute(1, 2, 0), frame.image, atol=1e-3)

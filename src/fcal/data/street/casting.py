@@ -100,13 +100,14 @@ class Sight:
     extents: dict[int, Extent]
 
 
-def cast(table: SolidTable, frames: "ThingFrames", camera: Camera) -> Sight:
+def cast(table: SolidTable, frames: "ThingFrames", camera: Camera, *, has_extents: bool = True) -> Sight:
     """Cast all rays of a camera.
 
     Args:
         table: The solids.
         frames: The things as the camera sees them.
         camera: The camera.
+        has_extents: Whether extents of objects are computed, which takes longer.
     """
     ground = camera.ground_inverse().astype(np.float32)
     shape = len(camera.rows), len(camera.columns)
@@ -118,7 +119,7 @@ def cast(table: SolidTable, frames: "ThingFrames", camera: Camera) -> Sight:
         top, bottom, left, right = group.bounds
         if sight.inverse[top:bottom, left:right].min() >= group.nearest:
             continue  # everything drawn so far is nearer, wherever rays may meet it
-        if table.things[group.thing].kind:
+        if has_extents and table.things[group.thing].kind:
             _draw_object(caster, sight, group, camera)
         else:
             for solid in group.solids:

@@ -183,7 +183,7 @@ def street_frame(config: StreetConfig, index: int) -> StreetFrame:
         >>> frame.image.shape, frame.drive
         ((16, 52, 3), '2011_09_26_drive_0001_sync')
     """
-    rendered = _rendered(config, index)
+    rendered = _rendered(config, index, has_extents=True)
     scan = _scan(config, rendered)
     drive, sight = rendered.drive, rendered.sight
     is_object = np.array([bool(each.kind) for each in drive.table.things] + [False])  # -1 is the last
@@ -222,7 +222,7 @@ def depth_picture(config: StreetConfig, index: int) -> DepthPicture:
         >>> bool((depth_picture(config, 0).image == street_frame(config, 0).image).all())
         True
     """
-    rendered = _rendered(config, index)
+    rendered = _rendered(config, index, has_extents=False)
     scan = _scan(config, rendered)
     return DepthPicture(rendered.image, scan.measured, scan.depth, scan.sigma)
 
@@ -239,7 +239,7 @@ class _Rendered(NamedTuple):
     noise: list[NDArray[np.float64]]
 
 
-def _rendered(config: StreetConfig, index: int) -> _Rendered:
+def _rendered(config: StreetConfig, index: int, *, has_extents: bool) -> _Rendered:
     if isinstance(index, bool) or not isinstance(index, int):
         raise TypeError(f"expected `index` an int, got {type(index).__name__}")
     if not 0 <= index < config.frames:
@@ -255,7 +255,7 @@ def _rendered(config: StreetConfig, index: int) -> _Rendered:
     camera = _camera(config, drive, within, own)
     poses = drive.poses(within * FRAME_SECONDS)
     frames = ThingFrames(drive.table, poses, camera)
-    sight = cast(drive.table, frames, camera)
+    sight = cast(drive.table, frames, camera, has_extents=has_extents)
     sun = drive.weather.sun
     is_sunny = max(drive.weather.sunlight) > 0
     is_ground = sight.surface == GROUND

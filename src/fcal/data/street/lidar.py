@@ -140,7 +140,9 @@ def measured(
         has_return: Pixels that have a return. Shape ``(H, W)``.
         numbers: Uniform numbers in (0, 1). Shape ``(H * W,)``.
     """
-    normal = torch.special.ndtri(torch.from_numpy(numbers)).numpy().reshape(depth.shape)
+    returns = np.flatnonzero(has_return)
+    normal = torch.special.ndtri(torch.from_numpy(numbers.take(returns))).numpy()
     normal = np.round(normal / _NORMAL_STEP) * _NORMAL_STEP
-    values = np.where(has_return, depth, 0.0).astype(np.float64) + sigma * normal
-    return np.where(has_return, values, np.nan).astype(np.float32)
+    values = np.full(depth.size, np.nan, np.float32)
+    values[returns] = depth.take(returns).astype(np.float64) + sigma.take(returns) * normal
+    return values.reshape(depth.shape)

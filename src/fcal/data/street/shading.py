@@ -66,12 +66,13 @@ def shade(drive: Drive, poses: Floats, camera: Camera, sight: Sight, light: Ligh
     facing[ground.number] = np.abs(ground.up) / length.take(ground.number)
     surface = sight.surface.take(things.number)
     material = drive.table.material.take(surface)
+    directions = np.ascontiguousarray(poses.T, np.float32)
     for kind in Material:
         chosen = np.flatnonzero(material == kind)
         if len(chosen):
             rays = _chosen(things, chosen)
-            spots = _spots(drive.table, poses, camera, rays, surface.take(chosen))
-            normal = _turned(spots, poses)
+            spots = _spots(drive.table, directions, camera, rays, surface.take(chosen))
+            normal = _turned(spots)
             _put(colour, rays.number, _hazy(drive, _thing_colour(drive, kind, spots, normal, light), rays.depth))
             met = np.abs(normal[0] * rays.right + normal[1] * rays.up + normal[2] * rays.ahead)
             facing[rays.number] = met / length.take(rays.number)
@@ -210,10 +211,10 @@ def _paint_sides(albedo: Values, road: Road, spots: _GroundSpots) -> None:
     paint(albedo, (outside >= 0.0) & (outside < 0.16), (0.36, 0.35, 0.33))
 
 
-def _spots(table: SolidTable, poses: Floats, camera: Camera, rays: _Rays, surface: NDArray[np.int32]) -> Spots:
-    """Where rays meet things, in the frames of the things."""
+def _spots(table: SolidTable, poses: Values, camera: Camera, rays: _Rays, surface: NDArray[np.int32]) -> Spots:
+    """Where rays meet things, in the frames of the things, whose x, z, sine and cosine are ``poses``."""
     thing = table.thing.take(surface)
-    x, z, sine, cosine = (column.take(thing) for column in poses.astype(np.float32).T)
+    x, z, sine, cosine = poses.take(thing, axis=1)
     away_x = np.float32(camera.position[0]) - x + rays.depth * rays.right
     away_z = np.float32(camera.position[2]) - z + rays.depth * rays.ahead
     height = np.float32(camera.position[1]) + rays.depth * rays.up
@@ -224,6 +225,7 @@ def _spots(table: SolidTable, poses: Floats, camera: Camera, rays: _Rays, surfac
         y=height,
         z=front,
         normal=_normals(table, surface, (right, height, front)),
+        turn=(sine, cosine),
         thing=thing.astype(np.int32),
         surface=surface,
         table=table,
@@ -245,10 +247,9 @@ def _normals(table: SolidTable, surface: NDArray[np.int32], place: tuple[Values,
     return normal
 
 
-def _turned(spots: Spots, poses: Floats) -> Values:
+def _turned(spots: Spots) -> Values:
     """Normals in the world: x, up, z. Shape ``(3, N)``."""
-    sine, cosine = (column.take(spots.thing) for column in poses.astype(np.float32).T[2:])
-    x, up, z = spots.normal
+    (sine, cosine), (x, up, z) = spots.turn, spots.normal
     return np.stack([cosine * x + sine * z, up, cosine * z - sine * x])
 
 

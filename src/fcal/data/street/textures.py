@@ -33,6 +33,7 @@ class Spots:
         y: Height. Shape ``(N,)``.
         z: Position to the front. Shape ``(N,)``.
         normal: Normals in the frame of the thing. Shape ``(3, N)``.
+        turn: Sine and cosine of the directions of the things. Shapes ``(N,)``.
         thing: Numbers of the things. Shape ``(N,)``.
         surface: Numbers of the surfaces. Shape ``(N,)``.
         table: The solids.
@@ -43,6 +44,7 @@ class Spots:
     y: Values
     z: Values
     normal: Values
+    turn: tuple[Values, Values]
     thing: NDArray[np.int32]
     surface: NDArray[np.int32]
     table: SolidTable
