@@ -50,6 +50,19 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
             temporary.unlink()
 
 
+@contextmanager
+def removed_if_empty(folder: Path) -> Iterator[None]:
+    """After an error, remove a folder that was created in the block and is empty."""
+    existed = folder.exists()
+    try:
+        yield
+    except BaseException:
+        if not existed:
+            with suppress(OSError):
+                folder.rmdir()
+        raise
+
+
 def writable_folder(path: str | os.PathLike[str]) -> Path:
     """Create a folder if it does not exist; one that cannot be written to is rejected before any work is done.
 

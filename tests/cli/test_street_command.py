@@ -88,3 +88,17 @@ def test_killed_run_leaves_whole_files_and_is_completed(tmp_path):
     document = json.loads(again.stdout)
     assert document["rendered"] < 60
     assert document["files"] == sum(path.is_file() for path in tmp_path.rglob("*"))
+
+
+def test_resumed_run_removes_its_own_unfinished_files_alone(tmp_path):
+    words = ["data", "street", "--out", str(tmp_path), *SMALL, "--json"]
+    assert main(words) == 0
+    frame = next(tmp_path.rglob("image_02/data/*.png"))
+    unfinished = [frame.with_name(f".{frame.stem}-a1b2c3d4.png"), tmp_path / ".street-a1b2c3d4.toml"]
+    others = [tmp_path / ".pre-commit-config.yaml", frame.with_name(".my-notes.png")]
+    (tmp_path / ".a-folder").mkdir()
+    for path in (*unfinished, *others):
+        path.write_bytes(b"")
+    assert main(words) == 0
+    assert not any(path.exists() for path in unfinished)
+    assert all(path.exists() for path in others)

@@ -129,6 +129,7 @@ GOOD = bts_line(DRIVES[0], 0)
         (GOOD.replace("721.5377", "-1"), "with a focal length in pixels, got '-1'"),
         (GOOD.replace("/data", ""), "line 2 of {list} with DATE/DRIVE/image_02/data/FRAME.png DRIVE/proj_depth"),
         (f"2011_09_26/{DRIVES[0]} seven l", "line 2 of {list} with DATE/DRIVE and a frame number, got 2011"),
+        (f"2011_09_26/{DRIVES[0]} {'9' * 5000} l", "line 2 of {list} with DATE/DRIVE and a frame number, got 2011"),
         (f"{DRIVES[0]} 7 l", "with DATE/DRIVE and a frame number, got 2011"),
     ],
 )
@@ -148,6 +149,17 @@ def test_list_that_cannot_be_read_is_named(tmp_path, content, message):
         (tmp_path / "list.txt").write_bytes(content)
     with pytest.raises(ValueError, match=message):
         read_list(tmp_path / "list.txt")
+
+
+def test_list_with_an_impossible_name_is_named():
+    with pytest.raises(ValueError, match="expected a.b a list of frames, got: embedded null byte"):
+        read_list("a\0b")
+
+
+def test_list_may_begin_with_a_byte_order_mark(tmp_path):
+    path = tmp_path / "list.txt"
+    path.write_bytes(b"\xef\xbb\xbf" + f"{GOOD}\r\n".encode())
+    assert read_list(path) == read_list(write_list(tmp_path / "plain.txt", [GOOD]))
 
 
 def test_reader_refuses_what_does_not_fit(tmp_path):

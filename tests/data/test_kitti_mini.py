@@ -87,6 +87,10 @@ def test_data_by_name_has_items_of_one_size_and_focal_length(tmp_path):
             r"line 2 of .*raw_drive_of_frame.csv with frame, drive, eigen .train, test, none., got",
         ),
         (lambda root: (root / RAW / TEST_DRIVES[0] / "image_02").rename(root / "x"), "image_02 with images"),
+        (
+            lambda root: write_image(root / RAW / TRAIN_DRIVE / "image_02/first.jpg", noise_image((8, 12))),
+            "expected images whose names are numbers, got .*first.jpg",
+        ),
     ],
 )
 def test_reader_refuses_folders_that_do_not_fit(tmp_path, damage, message):

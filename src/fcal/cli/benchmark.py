@@ -12,7 +12,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from fcal._checks import check_integer
-from fcal._files import atomic_path, provenance, writable_folder, write_json
+from fcal._files import atomic_path, provenance, removed_if_empty, writable_folder, write_json
 from fcal.benchmarks import TASKS, Benchmark, Task, benchmark, preset
 from fcal.benchmarks.markdown import floor_lines, spread_text
 from fcal.benchmarks.methods import RECOMMENDED, row_styles
@@ -54,16 +54,17 @@ def _run(arguments: Namespace, words: list[str]) -> int:
     data = getattr(arguments, "data", None)
     # Rejects bad input before a folder is created.
     plan(task, task.problems(settings, Store(f"{arguments.out}/cells"), data), methods)
-    out = writable_folder(arguments.out)
-    done = benchmark(
-        task,
-        settings,
-        store=Store(out / "cells"),
-        data=data,
-        methods=methods,
-        workers=arguments.workers,
-        progress=not arguments.json,
-    )
+    with removed_if_empty(Path(arguments.out)):  # data are read now
+        out = writable_folder(arguments.out)
+        done = benchmark(
+            task,
+            settings,
+            store=Store(out / "cells"),
+            data=data,
+            methods=methods,
+            workers=arguments.workers,
+            progress=not arguments.json,
+        )
     versions = provenance()
     document = {**done.document, "command": command, "settings": task.described(settings), "versions": versions}
     page = out / "report.html"

@@ -23,6 +23,7 @@ _IMAGES = (".png", ".jpg")
 _NO_DEPTH = "None"
 _DEEPEST = 3  # levels of folders above the trees
 _SHOWN = 60  # characters of a line in a message
+_DIGITS = 10  # of the number of a frame
 
 
 class ListedFrame(NamedTuple):
@@ -169,11 +170,11 @@ def read_list(path: str | os.PathLike[str]) -> list[ListedFrame]:
         ValueError: The file cannot be read, or a line is malformed; the message names its number.
     """
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()  # editors of Windows begin it with a mark
     except UnicodeDecodeError:
         raise ValueError(f"expected {path} a text file in UTF-8, got other bytes") from None
-    except OSError as error:
-        raise ValueError(f"expected {path} a list of frames, got: {error.strerror}") from None
+    except (OSError, ValueError) as error:  # the second for an impossible name
+        raise ValueError(f"expected {path} a list of frames, got: {getattr(error, 'strerror', error)}") from None
     return [_listed(line, f"line {number} of {path}") for number, line in enumerate(lines, start=1) if line.strip()]
 
 
@@ -193,9 +194,9 @@ def _listed(line: str, where: str) -> ListedFrame:
 
 def _from_folder(folder: str, frame: str, camera_number: str, where: str) -> ListedFrame:
     parts = Path(folder).parts
-    if len(parts) != 2 or not frame.isdecimal():
+    if len(parts) != 2 or not frame.isdecimal() or len(frame) > _DIGITS:
         raise ValueError(f"expected {where} with DATE/DRIVE and a frame number, got {folder[:_SHOWN]} {frame[:_SHOWN]}")
-    camera, name = f"image_{camera_number}", f"{int(frame):010d}.png"
+    camera, name = f"image_{camera_number}", f"{int(frame):0{_DIGITS}d}.png"
     depth = Path(parts[1], "proj_depth", "groundtruth", camera, name)
     return ListedFrame(Path(folder, camera, "data", name), depth, None)
 
@@ -219,7 +220,7 @@ def focal_length(path: str | os.PathLike[str], matrix: str) -> float:
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # the second for other bytes than UTF-8, and for an impossible name
         raise ValueError(f"expected {path} a calibration of KITTI, got: {error}") from None
     values = next((line.split()[1:] for line in text.splitlines() if line.startswith(f"{matrix}:")), [])
     if len(values) != 12:

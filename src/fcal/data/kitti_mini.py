@@ -76,6 +76,9 @@ def raw_drive(folder: Path, drive: str) -> list[DepthFrame]:
     images = sorted((folder / drive / "image_02").glob("*.jpg"))
     if not images:
         raise ValueError(f"expected {folder / drive / 'image_02'} with images *.jpg, got none")
+    odd = [path for path in images if not path.stem.isdecimal()]
+    if odd:
+        raise ValueError(f"expected images whose names are numbers, got {odd[0]}")
     maps = folder / drive / "depth_02"
     return [DepthFrame(image=path, depth=maps / f"{path.stem}.png", group=drive, focal=focal) for path in images]
 

@@ -17,7 +17,7 @@ from torch.distributions import Distribution
 from fcal import data, recalibration
 from fcal._config import as_plain
 from fcal._datasets import BatchConcat, get_batch, length_of
-from fcal._files import provenance, write_json
+from fcal._files import provenance, removed_if_empty, write_json
 from fcal.crossfitting import CrossFit, crossfit, recentred
 from fcal.data.folds import fold_numbers
 from fcal.models.predicting import Predicted, predict
@@ -80,7 +80,7 @@ def train(
     if run_folder.is_finished(folder):
         return load(folder)
     model, parts = _start_model(config), splits(config)  # errors in these leave no folder behind
-    with run_folder.removed_if_empty(folder), exclusive(folder):
+    with removed_if_empty(folder), exclusive(folder):
         run_folder.check_folder(config, folder, resume)  # another process may have finished in the meantime
         if run_folder.is_finished(folder):
             return load(folder)

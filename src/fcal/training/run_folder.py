@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -137,19 +137,6 @@ def seal(config: RunConfig, folder: Path) -> None:
     write_checksums(folder, [*(folder / name for name in _ALWAYS), *scales, *recalibrator])
     for path in (folder / TRAINING).rglob("checkpoint*"):
         path.unlink()
-
-
-@contextmanager
-def removed_if_empty(folder: Path) -> Iterator[None]:
-    """After an error, remove a folder that was created in the block and is empty."""
-    existed = folder.exists()
-    try:
-        yield
-    except BaseException:
-        if not existed:
-            with suppress(OSError):
-                folder.rmdir()
-        raise
 
 
 @contextmanager

@@ -2,10 +2,12 @@
 
 import json
 import math
+import shutil
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch.distributions import Normal
 from torch.testing import assert_close
 
@@ -179,6 +181,7 @@ def test_same_command_reads_a_tree_of_kitti(kitti, tmp_path, capsys):
         (["--preset", "tiny", "--encoder", "vgg"], "expected `encoder` one of 'mobilenet_v2', "),
         (["--preset", "tiny", "--family", "cauchy"], "expected `family` one of 'normal', "),
         (["--preset", "tiny", "--data", "{tmp}"], "expected a list of frames eigen_train_files_with_gt.txt in"),
+        (["--preset", "tiny", "--data", "{tmp}/no"], "expected `--data` a folder, got {tmp}/no, no folder"),
         (["--preset", "tiny", "--methods", "stated"], "stated"),
     ],
 )
@@ -186,8 +189,30 @@ def test_bad_input_is_one_line(words, message, tmp_path, capsys):
     words = [word.format(tmp=tmp_path) for word in words]
     assert main(["benchmark", "depth", *words, "--out", str(tmp_path / "out"), "--workers", "1"]) == 2
     error = capsys.readouterr().err
-    assert message in error
+    assert message.format(tmp=tmp_path) in error
     assert error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("damage", ["8 bits", "other size", "all invalid"])
+def test_depth_maps_that_cannot_be_used_are_one_line_before_any_training(damage, kitti, tmp_path, capsys):
+    tree = tmp_path / "kitti"
+    shutil.copytree(kitti, tree)
+    for path in tree.glob("*/*/proj_depth/groundtruth/image_02/*.png"):
+        with Image.open(path) as image:
+            values = np.array(image)
+        wrong = {
+            "8 bits": (values // 256).astype(np.uint8),
+            "other size": values[:-1],
+            "all invalid": np.zeros_like(values),
+        }
+        Image.fromarray(wrong[damage]).save(path)
+    words = ["benchmark", "depth", "--preset", "tiny", "--methods", "nll", "--data", str(tree)]
+    assert main([*words, "--out", str(tmp_path / "out"), "--json"]) == 2
+    error = capsys.readouterr().err
+    assert f"expected {tree}/train/" in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
 
 
 def test_trainings_with_the_same_folder_are_equal_so_that_frames_are_read_once():

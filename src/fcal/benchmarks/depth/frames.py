@@ -16,6 +16,7 @@ from fcal.data.kitti_depth import validation_drives
 from fcal.data.street import LidarConfig, StreetConfig, StreetSplits
 
 _BATCH = 64  # frames read at once
+_TRIED = 5  # frames of a part that are read before any training
 _WEIGHTS = {"mobilenet_v2": "weights_mobilenetv2/*.pt"}
 
 
@@ -57,8 +58,24 @@ class Source:
             return StreetSplits(StreetConfig(**{name: data[name] for name in names}, lidar=lidar))
         if self.root is None:
             raise ValueError(f"expected `--data` for the world {data['world']!r}, got none")
+        if not Path(self.root).is_dir():
+            raise ValueError(f"expected `--data` a folder, got {self.root}, no folder")
         view = DepthView(size=(data["height"], data["width"]), focal=data["focal"] or None, crop=data["crop"] or None)
         return _real_frames(self.root, data).datasets(view, cache=data["world"] == MINI)
+
+    def check(self, data: Mapping[str, Any]) -> None:
+        """Read a few frames of every part, so that files of a wrong kind are refused before any training.
+
+        Raises:
+            ValueError: The folder or its frames are missing, or none of these frames can be read.
+        """
+        splits = self.splits(data)
+        if data["world"] == STREET:
+            return
+        for part in (splits.train, splits.validation, splits.test):
+            tried = torch.linspace(0, len(part) - 1, _TRIED).round().long().unique().tolist()
+            if part.__getitems__(tried)["target"].isnan().all():
+                raise ValueError(part.skipped[0][1])
 
     def weights(self, encoder: str) -> str:
         """Pretrained weights of an encoder, from the folder of the data; of torchvision if it has none."""

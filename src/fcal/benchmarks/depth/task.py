@@ -82,8 +82,8 @@ class DepthTask(Task[Settings]):
         return replace(settings, world=KITTI) if data is not None and settings.world == STREET else settings
 
     def check(self, settings: Settings, data: str | None) -> None:
-        """Refuse a missing folder, or one without frames."""
-        Source(data).splits(self.world_of(settings, data).data(0))
+        """Refuse a missing folder, one without frames, or frames that cannot be read."""
+        Source(data).check(self.world_of(settings, data).data(0))
 
     def problem_of(self, config: Mapping[str, Any], store: Store, data: str | None = None) -> DepthProblem:
         """The problem of an address."""

@@ -80,8 +80,7 @@ def write_street(
     with held(target / _LOCK) as ours:
         if not ours:
             raise ValueError(f"expected a folder that no other run writes to, got {target}")
-        for stale in target.rglob(".*-*"):  # of a run that was killed
-            stale.unlink()
+        _remove_unfinished(target, files, config)
         for name, text in {_CONFIG: to_toml(run), **files.before(config)}.items():
             _write(target / name, text.encode())
         rendered = _write_frames(target, files, config, progress)
@@ -90,6 +89,16 @@ def write_street(
             _write(target / name, text.encode())
     count = 1 + len(files.before(config)) + len(lists) + config.frames * len(files.names(config, 0))
     return Written(folder=target, frames=config.frames, rendered=rendered, files=count)
+
+
+def _remove_unfinished(folder: Path, layout: Layout, config: StreetConfig) -> None:
+    """Remove temporary files of a run that was killed, and no other hidden files."""
+    own = {_CONFIG, *layout.before(config), *layout.lists(config)}
+    own.update(name for index in range(config.frames) for name in layout.names(config, index))
+    for path in folder.rglob(".*-*"):
+        stem, _, _ = path.stem[1:].rpartition("-")
+        if path.is_file() and path.with_name(stem + path.suffix).relative_to(folder).as_posix() in own:
+            path.unlink()
 
 
 def _check_folder(folder: Path, run: _Run) -> None:
