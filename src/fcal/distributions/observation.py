@@ -235,10 +235,7 @@ def _aligned(mask: Tensor, extra_dims: int) -> Tensor:
 def _valid_elements(valid_mask: Tensor | None, target: Tensor, elements: torch.Size, rows: torch.Size) -> Tensor | None:
     if valid_mask is None and not is_tracing() and _surely_finite(target):
         return None
-    missing = torch.isnan(target)
-    if valid_mask is None and not is_tracing() and not bool(missing.any()):
-        return None
-    valid = ~missing
+    valid = target == target  # False for NaN, and several times faster than isnan
     if valid_mask is not None:
         mask = check_valid_mask(valid_mask, target, rows)
         valid = valid & _aligned(mask, target.dim() - mask.dim())

@@ -77,8 +77,11 @@ def accumulate(
     groups: int = 1,
     cluster: Tensor | None = None,
     fingerprinted: bool = False,
+    state: State | None = None,
 ) -> State:
-    """State of one batch; arguments as for :func:`fcal.evaluate`, but groups are numbers below ``groups``.
+    """State of one batch, or ``state`` with the batch added in place, which saves the time to add a large one.
+
+    Other arguments are those of :func:`fcal.evaluate`, but groups are numbers below ``groups``.
 
     Raises:
         TypeError: Labels that are not integers.
@@ -87,7 +90,8 @@ def accumulate(
     with torch.no_grad():
         selection = observe_valid(pred, target, valid_mask=valid_mask)
         labels = labels_of("group", group, selection, below=groups), labels_of("cluster", cluster, selection)
-        state = empty_state(grid, groups=groups, clustered=cluster is not None, device=target.device)
+        if state is None:
+            state = empty_state(grid, groups=groups, clustered=cluster is not None, device=target.device)
         for chunk, chunk_group, chunk_cluster in chunks(selection.observation, labels):
             if chunk.target.numel():
                 _count(state, _scored(chunk), chunk_group, chunk_cluster, grid, fingerprinted=fingerprinted)

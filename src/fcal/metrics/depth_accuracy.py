@@ -121,8 +121,7 @@ def depth_state(depth: Tensor, target: Tensor, *, valid_mask: Tensor | None = No
         if target.dim() < 2:
             raise ValueError(f"expected `target` of shape (..., H, W), got {tuple(target.shape)}")
         images = target.shape[:-2].numel()
-        image = index // max(target.shape[-2:].numel(), 1)
-        counts = torch.bincount(image, minlength=images)
+        image, counts = _images_of(index, images, target.shape[-2:].numel())
         sums = torch.zeros(images, len(SCORES), dtype=torch.float64, device=target.device)
         for p, t, i in zip(*(x.split(_CHUNK) for x in (predicted, measured, image)), strict=True):
             runs, lengths = torch.unique_consecutive(i, return_counts=True)
@@ -131,6 +130,14 @@ def depth_state(depth: Tensor, target: Tensor, *, valid_mask: Tensor | None = No
         filled = counts > 0
         scores = _scores(sums[filled], counts[filled])
         return DepthState(counts.sum(), filled.sum(), (~filled).sum(), sums.sum(0), scores.sum(0))
+
+
+def _images_of(index: Tensor, images: int, pixels: int) -> tuple[Tensor, Tensor]:
+    """Image of each pixel, given its rising index among all, and the number of pixels of each image."""
+    numbers = torch.arange(images, device=index.device)
+    ends = torch.searchsorted(index, (numbers + 1) * pixels)
+    counts = ends.diff(prepend=ends.new_zeros(1))
+    return numbers.repeat_interleave(counts), counts
 
 
 def valid_pixels(target: Tensor, valid_mask: Tensor | None, **predicted: Tensor) -> list[Tensor]:
@@ -143,7 +150,7 @@ def valid_pixels(target: Tensor, valid_mask: Tensor | None, **predicted: Tensor)
         if value.shape != target.shape:
             shape = tuple(target.shape)
             raise ValueError(f"expected `{name}` of shape {shape} like `target`, got {tuple(value.shape)}")
-    valid = ~torch.isnan(target)
+    valid = target == target  # False for NaN, and several times faster than isnan
     if valid_mask is not None:
         valid = valid & check_valid_mask(valid_mask, target, target.shape)
     index = true_positions(valid)

@@ -129,7 +129,7 @@ class Calibration(StreamingReport):
             if (labels is not None) != required:
                 expected = "a tensor of integers" if required else "None"
                 raise ValueError(f"expected `{name}` {expected}, as the metric was made, got {type(labels).__name__}")
-        batch = accumulate(
+        accumulate(
             pred,
             target,
             self._grid,
@@ -138,8 +138,8 @@ class Calibration(StreamingReport):
             groups=self._groups,
             cluster=cluster,
             fingerprinted=bool(fitted_on(pred)),
+            state=State(*self._state()),
         )
-        State(*self._state()).add_(batch)
         self._fitted_on |= fitted_on(pred)
 
     def compute(self) -> Report:

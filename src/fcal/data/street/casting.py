@@ -10,6 +10,7 @@ Only operations that IEEE 754 rounds exactly are used, so that frames are the sa
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,41 +114,67 @@ def cast(table: SolidTable, frames: "ThingFrames", camera: Camera) -> Sight:
     surface = np.where(inverse > 0, np.int32(GROUND), np.int32(0))
     sight = Sight(inverse=inverse, surface=surface, extents={})
     caster = _Caster(table, frames, camera)
-    for thing, solids in _front_to_back(table, frames):
-        if caster.is_hidden(solids, sight.inverse):
-            continue
-        if table.things[thing].kind:
-            _draw_object(caster, sight, thing, solids, camera)
+    for group in _front_to_back(table, frames):
+        top, bottom, left, right = group.bounds
+        if sight.inverse[top:bottom, left:right].min() >= group.nearest:
+            continue  # everything drawn so far is nearer, wherever rays may meet it
+        if table.things[group.thing].kind:
+            _draw_object(caster, sight, group, camera)
         else:
-            for solid in solids:
+            for solid in group.solids:
                 caster.draw(solid, sight.inverse, sight.surface, (0, 0))
     return sight
 
 
-def _front_to_back(table: SolidTable, frames: "ThingFrames") -> list[tuple[int, list[int]]]:
-    """Things in view with their solids in view, the nearest one first, so that hidden ones are left out."""
+class _Group(NamedTuple):
+    """The solids of a thing that are in view.
+
+    Args:
+        thing: Number of the thing.
+        solids: Their numbers.
+        nearest: Upper bound of their inverse depth.
+        bounds: A rectangle of all rays that may meet one of them.
+    """
+
+    thing: int
+    solids: list[int]
+    nearest: float
+    bounds: Rectangle
+
+
+def _front_to_back(table: SolidTable, frames: "ThingFrames") -> list[_Group]:
+    """Things in view, the nearest one first, so that hidden ones are left out."""
     in_view = np.flatnonzero(frames.rectangles[:, 1] > 0)
+    owner = table.owner[in_view]
     solids: dict[int, list[int]] = {}
-    for solid, thing in zip(in_view.tolist(), table.owner[in_view].tolist(), strict=True):
+    for solid, thing in zip(in_view.tolist(), owner.tolist(), strict=True):
         solids.setdefault(thing, []).append(solid)
     nearest = np.zeros(len(table.things))
-    np.maximum.at(nearest, table.owner[in_view], frames.nearest[in_view])
-    return sorted(solids.items(), key=lambda pair: -nearest[pair[0]])
+    np.maximum.at(nearest, owner, frames.nearest[in_view])
+    bounds = np.empty((len(table.things), 4), np.int64)
+    for column, (extreme, start) in enumerate(2 * [(np.minimum, np.iinfo(np.int64).max), (np.maximum, 0)]):
+        bounds[:, column] = start
+        extreme.at(bounds[:, column], owner, frames.rectangles[in_view, column])
+    groups = []
+    for thing, own in solids.items():
+        top, bottom, left, right = bounds[thing].tolist()
+        groups.append(_Group(thing, own, float(nearest[thing]), (top, bottom, left, right)))
+    return sorted(groups, key=lambda group: -group.nearest)
 
 
-def _draw_object(caster: "_Caster", sight: Sight, thing: int, solids: list[int], camera: Camera) -> None:
+def _draw_object(caster: "_Caster", sight: Sight, group: _Group, camera: Camera) -> None:
     """Draw an object on its own, note its extent, and merge it into the scene."""
-    top, bottom, left, right = caster.bounds(solids)
+    top, bottom, left, right = group.bounds
     inverse = np.zeros((bottom - top, right - left), np.float32)
     surface = np.zeros(inverse.shape, np.int32)
-    for solid in solids:
+    for solid in group.solids:
         caster.draw(solid, inverse, surface, (top, left))
     half, stride = camera.stride // 2, camera.stride
     covered = inverse[(half - top) % stride :: stride, (half - left) % stride :: stride] > 0
     rows, columns = np.flatnonzero(covered.any(axis=1)), np.flatnonzero(covered.any(axis=0))
     if len(rows):
         first_row, first_column = -(-(top - half) // stride), -(-(left - half) // stride)
-        sight.extents[thing] = Extent(
+        sight.extents[group.thing] = Extent(
             box=(
                 first_row + int(rows[0]),
                 first_row + int(rows[-1]) + 1,
@@ -209,8 +236,13 @@ class _Caster:
         origin, axes = frames.origin[owner], frames.axes[owner]
         distance = table.offset - _dot(table.normal, origin)
         distance = np.where(np.abs(distance) < _TINY, _TINY, distance)
-        self._outside = distance < 0
-        self._planes = _combined(table.normal, axes) / distance[:, None]
+        outside = distance < 0
+        polyhedron = np.repeat(np.arange(table.polyhedra), np.diff(table.first_face))
+        order = np.lexsort((~outside, polyhedron))  # faces through which rays enter come first in their polyhedron
+        self._planes = (_combined(table.normal, axes) / distance[:, None])[order]
+        self._faces = (order + FIRST_FACE).astype(np.int32)
+        self._entered = np.bincount(polyhedron[outside], minlength=table.polyhedra).tolist()
+        self._first_face = table.first_face.tolist()
         self._rectangles, self._nearest = frames.rectangles.tolist(), frames.nearest.tolist()
         self._prepare_quadrics()
 
@@ -234,17 +266,19 @@ class _Caster:
         form = products - constant[:, None, None] * matrix
         pairs = ((0, 0, 1.0), (0, 1, 2.0), (0, 2, 2.0), (1, 1, 1.0), (1, 2, 2.0), (2, 2, 1.0))
         self._discriminant = np.stack([factor * form[:, i, k] for i, k, factor in pairs], axis=1)
-        self._linear, self._constant, self._up = linear, constant, axes[:, 1]
+        self._constant, self._up = constant, axes[:, 1]
+        self._prepare_rays(linear)
 
-    def is_hidden(self, solids: list[int], inverse: NDArray[np.float32]) -> bool:
-        """Whether everything drawn so far is nearer than these solids, wherever rays may meet them."""
-        top, bottom, left, right = self.bounds(solids)
-        return bool(inverse[top:bottom, left:right].min() >= max(self._nearest[solid] for solid in solids))
-
-    def bounds(self, solids: list[int]) -> Rectangle:
-        """A rectangle of all rays that may meet one of these solids."""
-        tops, bottoms, lefts, rights = zip(*(self._rectangles[solid] for solid in solids), strict=True)
-        return min(tops), max(bottoms), min(lefts), max(rights)
+    def _prepare_rays(self, linear: Floats) -> None:
+        """Parts of b and of the discriminant that depend on the row or on the column of a ray, of quadrics in view."""
+        in_view = np.flatnonzero(self.frames.rectangles[self._table.polyhedra :, 1] > 0)
+        self._position = dict(zip(in_view.tolist(), range(len(in_view)), strict=True))
+        rows, columns = self._camera.rows, self._camera.columns
+        uu, uv, u, vv, v, one = self._discriminant[in_view].T[:, :, None]
+        across, down, ahead = linear[in_view].T[:, :, None]
+        self._square_columns = (uu * columns + u) * columns + one
+        self._square_rows, self._mixed_rows = (vv * rows + v) * rows, uv * rows
+        self._toward_columns, self._toward_rows = across * columns + ahead, down * rows
 
     def draw(
         self, solid: int, inverse: NDArray[np.float32], surface: NDArray[np.int32], corner: tuple[int, int]
@@ -252,46 +286,48 @@ class _Caster:
         """Draw a solid into buffers whose first ray is ``corner``."""
         top, bottom, left, right = self._rectangles[solid]
         region = np.s_[top - corner[0] : bottom - corner[0], left - corner[1] : right - corner[1]]
-        if inverse[region].min() >= self._nearest[solid]:
+        before = inverse[region]
+        if before.min() >= self._nearest[solid]:
             return  # hidden
-        rows, columns = self._camera.rows[top:bottom], self._camera.columns[left:right]
+        rows, columns = slice(top, bottom), slice(left, right)
         if solid < self._table.polyhedra:
-            self._draw_polyhedron(solid, rows, columns, inverse[region], surface[region])
+            self._draw_polyhedron(solid, rows, columns, before, surface[region])
         else:
-            self._draw_quadric(solid - self._table.polyhedra, rows, columns, inverse[region], surface[region])
+            self._draw_quadric(solid - self._table.polyhedra, rows, columns, before, surface[region])
 
     def _draw_polyhedron(
-        self, number: int, rows: Floats, columns: Floats, inverse: NDArray[np.float32], surface: NDArray[np.int32]
+        self, number: int, rows: slice, columns: slice, inverse: NDArray[np.float32], surface: NDArray[np.int32]
     ) -> None:
-        faces = np.arange(*self._table.first_face[number : number + 2])
-        outside = self._outside[faces]
-        entered, left = faces[outside], faces[~outside]
-        if not len(entered):
+        first, last = self._first_face[number : number + 2]
+        entered = self._entered[number]
+        if not entered:
             return
-        enter = outer_sums(self._planes[entered], rows, columns)
-        nearest = enter.min(axis=0)
-        behind = np.maximum(outer_sums(self._planes[left], rows, columns).max(axis=0), inverse)
-        hit = nearest > behind
+        planes = outer_sums(self._planes[first:last], self._camera.rows[rows], self._camera.columns[columns])
+        enter, leave = planes[:entered], planes[entered:]
+        nearest = enter.min(axis=0) if entered > 1 else enter[0]
+        hit = nearest > np.maximum(leave.max(axis=0), inverse)
         np.copyto(inverse, nearest, where=hit)
-        face = entered.take(enter.argmin(axis=0)) if len(entered) > 1 else entered[0]
-        np.copyto(surface, (face + FIRST_FACE).astype(np.int32), where=hit)
+        faces = self._faces[first : first + entered]
+        np.copyto(surface, faces.take(enter.argmin(axis=0)) if entered > 1 else faces[0], where=hit)
 
     def _draw_quadric(
-        self, number: int, rows: Floats, columns: Floats, inverse: NDArray[np.float32], surface: NDArray[np.int32]
+        self, number: int, rows: slice, columns: slice, inverse: NDArray[np.float32], surface: NDArray[np.int32]
     ) -> None:
-        uu, uv, u, vv, v, one = self._discriminant[number].tolist()
-        across, down, ahead = self._linear[number].tolist()
-        squares = ((uu * columns + u) * columns + one) + ((vv * rows + v) * rows)[:, None]
-        squares += (uv * rows)[:, None] * columns
-        toward = (across * columns + ahead) + (down * rows)[:, None]
-        depth_inverse = (np.sqrt(np.maximum(squares, 0.0)) - toward) / self._constant[number]
+        here, u, v = self._position[number], self._camera.columns[columns], self._camera.rows[rows, None]
+        squares = self._square_columns[here, columns] + self._square_rows[here, rows, None]
+        squares += self._mixed_rows[here, rows, None] * u
+        toward = self._toward_columns[here, columns] + self._toward_rows[here, rows, None]
+        depth_inverse = np.maximum(squares, 0.0)
+        np.sqrt(depth_inverse, out=depth_inverse)
+        depth_inverse -= toward
+        depth_inverse /= self._constant[number]
         hit = (squares > 0) & (toward < 0) & (depth_inverse > inverse)
         if self._table.is_cylinder[number]:
             up = self._up[number].tolist()
-            climb = (up[0] * columns + up[2]) + (up[1] * rows)[:, None]
+            climb = (up[0] * u + up[2]) + up[1] * v
             hit &= np.abs(climb - self._centre_up[number] * depth_inverse) <= self._half_up[number] * depth_inverse
-        np.copyto(inverse, depth_inverse.astype(np.float32), where=hit)
-        surface[hit] = FIRST_FACE + len(self._table.normal) + number
+        np.copyto(inverse, depth_inverse, where=hit)
+        np.copyto(surface, np.int32(FIRST_FACE + len(self._table.normal) + number), where=hit)
 
 
 def rectangles_of(points: Floats, camera: Camera) -> NDArray[np.int64]:

@@ -61,42 +61,48 @@ def shade(drive: Drive, poses: Floats, camera: Camera, sight: Sight, light: Ligh
     length = np.sqrt(_squared_lengths(camera))
     colour, facing = np.empty((3, length.size), np.float32), np.ones(length.size, np.float32)
     sky, ground, things = _sorted_rays(camera, sight)
-    colour[:, sky.number] = _sky(drive, sky)
-    colour[:, ground.number] = _hazy(drive, _ground(drive, camera, ground, light), ground.depth)
-    facing[ground.number] = np.abs(ground.up) / length.ravel()[ground.number]
-    surface = sight.surface.ravel()[things.number]
+    _put(colour, sky.number, _sky(drive, sky))
+    _put(colour, ground.number, _hazy(drive, _ground(drive, camera, ground, light), ground.depth))
+    facing[ground.number] = np.abs(ground.up) / length.take(ground.number)
+    surface = sight.surface.take(things.number)
     material = drive.table.material.take(surface)
     for kind in Material:
         chosen = np.flatnonzero(material == kind)
         if len(chosen):
             rays = _chosen(things, chosen)
-            spots = _spots(drive.table, poses, camera, rays, surface[chosen])
+            spots = _spots(drive.table, poses, camera, rays, surface.take(chosen))
             normal = _turned(spots, poses)
-            colour[:, rays.number] = _hazy(drive, _thing_colour(drive, kind, spots, normal, light), rays.depth)
+            _put(colour, rays.number, _hazy(drive, _thing_colour(drive, kind, spots, normal, light), rays.depth))
             met = np.abs(normal[0] * rays.right + normal[1] * rays.up + normal[2] * rays.ahead)
-            facing[rays.number] = met / length.ravel()[rays.number]
+            facing[rays.number] = met / length.take(rays.number)
     return Shaded(colour=colour.reshape(3, *length.shape), facing=facing.reshape(length.shape))
+
+
+def _put(colour: Values, number: NDArray[np.intp], part: Values) -> None:
+    """Put the colours of some rays in their places; by channel, which is faster than all at once."""
+    for channel in range(3):
+        colour[channel][number] = part[channel]
 
 
 def _chosen(rays: _Rays, chosen: NDArray[np.intp]) -> _Rays:
     """Some of the rays."""
-    return _Rays(**{field.name: getattr(rays, field.name)[chosen] for field in fields(_Rays)})
+    return _Rays(**{field.name: getattr(rays, field.name).take(chosen) for field in fields(_Rays)})
 
 
 def _sorted_rays(camera: Camera, sight: Sight) -> list[_Rays]:
     """The rays that meet the sky, the ground and things."""
     right, upward, ahead = camera.directions()
-    up = np.broadcast_to(upward, right.shape)
+    up = np.ascontiguousarray(np.broadcast_to(upward, right.shape))
     depth: Values = np.reciprocal(np.maximum(sight.inverse, np.float32(1e-6)))
     masks = sight.surface == 0, sight.surface == GROUND, sight.surface > GROUND
     chosen = [np.flatnonzero(mask) for mask in masks]
     return [
         _Rays(
             number=number,
-            right=right.ravel()[number],
-            up=up.ravel()[number],
-            ahead=ahead.ravel()[number],
-            depth=depth.ravel()[number],
+            right=right.take(number),
+            up=up.take(number),
+            ahead=ahead.take(number),
+            depth=depth.take(number),
         )
         for number in chosen
     ]
@@ -146,8 +152,8 @@ def _ground(drive: Drive, camera: Camera, rays: _Rays, light: Light) -> Values:
     _paint_lines(albedo, drive.road, spot)
     _paint_sides(albedo, drive.road, spot)
     weather = drive.weather
-    lit = _column(weather.sunlight) * (np.float32(weather.sun[1]) * light.sun.ravel()[rays.number])
-    return albedo * (lit + _column(weather.skylight) * light.sky.ravel()[rays.number])
+    lit = _column(weather.sunlight) * (np.float32(weather.sun[1]) * light.sun.take(rays.number))
+    return albedo * (lit + _column(weather.skylight) * light.sky.take(rays.number))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,13 +212,12 @@ def _paint_sides(albedo: Values, road: Road, spots: _GroundSpots) -> None:
 
 def _spots(table: SolidTable, poses: Floats, camera: Camera, rays: _Rays, surface: NDArray[np.int32]) -> Spots:
     """Where rays meet things, in the frames of the things."""
-    thing = table.thing[surface]
+    thing = table.thing.take(surface)
     x, z, sine, cosine = (column.take(thing) for column in poses.astype(np.float32).T)
     away_x = np.float32(camera.position[0]) - x + rays.depth * rays.right
     away_z = np.float32(camera.position[2]) - z + rays.depth * rays.ahead
     height = np.float32(camera.position[1]) + rays.depth * rays.up
     right, front = cosine * away_x - sine * away_z, sine * away_x + cosine * away_z
-    sizes = np.array([each.size for each in table.things], np.float32).reshape(-1, 3)
     return Spots(
         depth=rays.depth,
         x=right,
@@ -220,28 +225,23 @@ def _spots(table: SolidTable, poses: Floats, camera: Camera, rays: _Rays, surfac
         z=front,
         normal=_normals(table, surface, (right, height, front)),
         thing=thing.astype(np.int32),
-        colour=table.colour.T[:, surface],
-        accent=table.accent.T[:, surface],
-        size=sizes.T[:, thing],
+        surface=surface,
+        table=table,
     )
 
 
 def _normals(table: SolidTable, surface: NDArray[np.int32], place: tuple[Values, Values, Values]) -> Values:
     """Unit normals in the frame of the thing. Shape ``(3, N)``."""
     first = FIRST_FACE + len(table.normal)
-    faces = np.zeros((3, len(table.thing)), np.float32)
-    faces[:, FIRST_FACE:first] = table.normal.T
-    normal = faces[:, surface]
+    normal = table.face_normals.take(surface, axis=1)
     on_quadric = np.flatnonzero(surface >= first)
-    number = surface[on_quadric] - first
-    low, high = table.low[table.polyhedra :], table.high[table.polyhedra :]
-    weight = 4.0 / (high - low) ** 2
-    weight[:, 1] = np.where(table.is_cylinder, 0.0, weight[:, 1])
-    centre, weight = (0.5 * (low + high)).astype(np.float32), weight.astype(np.float32)
-    parts = [(place[axis][on_quadric] - centre[number, axis]) * weight[number, axis] for axis in range(3)]
-    length = np.sqrt(parts[0] ** 2 + parts[1] ** 2 + parts[2] ** 2)
-    for axis in range(3):
-        normal[axis, on_quadric] = parts[axis] / length
+    if len(on_quadric):
+        number = surface[on_quadric] - first
+        centre, weight = (values.take(number, axis=1) for values in table.quadrics)
+        parts = [(place[axis][on_quadric] - centre[axis]) * weight[axis] for axis in range(3)]
+        length = np.sqrt(parts[0] ** 2 + parts[1] ** 2 + parts[2] ** 2)
+        for axis in range(3):
+            normal[axis][on_quadric] = parts[axis] / length
     return normal
 
 

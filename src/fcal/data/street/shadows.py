@@ -33,9 +33,16 @@ class Light:
 
 
 def ground_light(
-    table: SolidTable, frames: ThingFrames, poses: Floats, camera: Camera, sun: Vector, *, is_sunny: bool
+    table: SolidTable,
+    frames: ThingFrames,
+    poses: Floats,
+    camera: Camera,
+    sun: Vector,
+    *,
+    is_sunny: bool,
+    is_ground: NDArray[np.bool_],
 ) -> Light:
-    """Light that reaches the ground and things.
+    """Light that reaches things, and the ground where it is seen.
 
     Args:
         table: The solids.
@@ -44,6 +51,7 @@ def ground_light(
         camera: The camera.
         sun: Unit vector towards the sun.
         is_sunny: Whether there are shadows of the sun.
+        is_ground: Whether rays meet the ground; light elsewhere is not computed. Shape ``(R, C)``.
     """
     shape = len(camera.rows), len(camera.columns)
     light = Light(
@@ -52,12 +60,12 @@ def ground_light(
     boxes = [(number, *cast) for number, thing in enumerate(table.things) for cast in thing.casts]
     if is_sunny:
         hexagons = _Hexagons(boxes, poses, sun)
-        hexagons.draw(light.sun, frames, camera, _SOFTNESS + _BLUR * hexagons.low_height)
+        hexagons.draw(light.sun, is_ground, frames, camera, _SOFTNESS + _BLUR * hexagons.low_height)
         tall = np.array([not table.things[number].kind for number in hexagons.thing])
         light.things[hexagons.covers(poses, tall)] = 0.0
     below = [cast for cast in boxes if table.things[cast[0]].kind]
     contact = _Hexagons(below, poses, (0.0, 1.0, 0.0))
-    contact.draw(light.sky, frames, camera, np.full(len(contact.thing), _CONTACT))
+    contact.draw(light.sky, is_ground, frames, camera, np.full(len(contact.thing), _CONTACT))
     return light
 
 
@@ -88,8 +96,15 @@ class _Hexagons:
         plan = [np.stack([x, z], axis=1) for x in (low[:, 0], high[:, 0]) for z in (low[:, 2], high[:, 2])]
         return np.stack([corner - shift for corner in plan for shift in shifts], axis=1)
 
-    def draw(self, light: NDArray[np.float32], frames: ThingFrames, camera: Camera, soft: Floats) -> None:
-        """Darken ``light``."""
+    def draw(
+        self,
+        light: NDArray[np.float32],
+        is_ground: NDArray[np.bool_],
+        frames: ThingFrames,
+        camera: Camera,
+        soft: Floats,
+    ) -> None:
+        """Darken ``light`` where rays meet the ground."""
         origin, axes = frames.origin[self.thing], frames.axes[self.thing]
         relative = self.corners - origin[:, None, ::2]
         points = relative[..., :1] * axes[:, None, 0] + relative[..., 1:] * axes[:, None, 2]
@@ -97,15 +112,17 @@ class _Hexagons:
         rectangles = rectangles_of(points, camera)
         planes = self._planes(origin, axes, camera)
         ground = camera.ground_inverse()
-        for number in np.flatnonzero(rectangles[:, 1] > 0):
+        horizon = int(np.searchsorted(ground, 0.0, side="right"))
+        for number in np.flatnonzero(rectangles[:, 1] > horizon).tolist():
             top, bottom, left, right = rectangles[number].tolist()
-            top = max(top, int(np.searchsorted(ground, 0.0, side="right")))
-            if top >= bottom:
+            top = max(top, horizon)
+            if not is_ground[top:bottom, left:right].any():
                 continue
             inside = outer_sums(planes[number], camera.rows[top:bottom], camera.columns[left:right]).min(axis=0)
             inside *= (1.0 / (soft[number] * ground[top:bottom])).astype(np.float32)[:, None]
             region = light[top:bottom, left:right]
-            np.minimum(region, 1.0 - np.clip(inside, 0.0, 1.0), out=region)
+            np.minimum(np.maximum(inside, 0.0, out=inside), 1.0, out=inside)  # faster than np.clip for few rays
+            np.minimum(region, np.subtract(1.0, inside, out=inside), out=region)
 
     def _planes(self, origin: Floats, axes: Floats, camera: Camera) -> Floats:
         """The inequalities, times the inverse depth of the ground, as linear functions of rays. Shape ``(N, 6, 3)``."""

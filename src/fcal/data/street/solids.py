@@ -5,6 +5,7 @@ The frame of a thing has x to its right, y up and z to its front; the origin lie
 
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -199,6 +200,37 @@ class SolidTable:
     def polyhedra(self) -> int:
         """Number of polyhedra."""
         return len(self.first_face) - 1
+
+    @cached_property
+    def colours(self) -> NDArray[np.float32]:
+        """Main colours of surfaces, channel by channel. Shape ``(3, S)``."""
+        return np.ascontiguousarray(self.colour.T)
+
+    @cached_property
+    def accents(self) -> NDArray[np.float32]:
+        """Second colours of surfaces, channel by channel. Shape ``(3, S)``."""
+        return np.ascontiguousarray(self.accent.T)
+
+    @cached_property
+    def sizes(self) -> NDArray[np.float32]:
+        """Height, width and length of things. Shape ``(3, T)``."""
+        return np.ascontiguousarray(np.array([each.size for each in self.things], np.float32).reshape(-1, 3).T)
+
+    @cached_property
+    def face_normals(self) -> NDArray[np.float32]:
+        """Normals of surfaces in their thing's frame, zero where they are not faces. Shape ``(3, S)``."""
+        normals = np.zeros((3, len(self.thing)), np.float32)
+        normals[:, FIRST_FACE : FIRST_FACE + len(self.normal)] = self.normal.T
+        return normals
+
+    @cached_property
+    def quadrics(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Centres of quadrics and inverse squares of their radii, 0 along a cylinder. Shapes ``(3, Q)``."""
+        low, high = self.low[self.polyhedra :], self.high[self.polyhedra :]
+        weight = 4.0 / (high - low) ** 2
+        weight[:, 1] = np.where(self.is_cylinder, 0.0, weight[:, 1])
+        centre = 0.5 * (low + high)
+        return np.ascontiguousarray(centre.T, np.float32), np.ascontiguousarray(weight.T, np.float32)
 
 
 FIRST_FACE = 2  # surface number of face 0

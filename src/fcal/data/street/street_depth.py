@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 
 from fcal._checks import check_integer
 from fcal._config import config_from
-from fcal.data.street.frames import StreetConfig, drive_name, street_frame
+from fcal.data.street.frames import StreetConfig, depth_picture, drive_name
 
 SPLITS = ("train", "validation", "test")
 _SHARES = {"train": 3, "validation": 1, "test": 1}
@@ -110,7 +110,7 @@ class StreetDepth(Dataset[Mapping[str, Tensor]]):
         number = self._start + index % len(self)
         if number in self._frames:
             return self._frames[number]
-        frame = street_frame(self.config, number)
+        frame = depth_picture(self.config, number)
         arrays = (np.ascontiguousarray(frame.image.transpose(2, 0, 1)), frame.measured, frame.depth, frame.sigma)
         tensors = _Kept(*(torch.from_numpy(array) for array in arrays))
         if self._capacity:

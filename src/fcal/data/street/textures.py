@@ -5,13 +5,13 @@ Fine textures fade with the distance at which they become smaller than a pixel.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fcal.data.bokeh import uniforms
-from fcal.data.street.solids import Colour, Material
+from fcal.data.street.solids import Colour, Material, SolidTable
 
 Values = NDArray[np.float32]
 Mask = NDArray[np.bool_]
@@ -34,9 +34,8 @@ class Spots:
         z: Position to the front. Shape ``(N,)``.
         normal: Normals in the frame of the thing. Shape ``(3, N)``.
         thing: Numbers of the things. Shape ``(N,)``.
-        colour: Main colours of the surfaces. Shape ``(3, N)``.
-        accent: Second colours of the surfaces. Shape ``(3, N)``.
-        size: Height, width and length of the things. Shape ``(3, N)``.
+        surface: Numbers of the surfaces. Shape ``(N,)``.
+        table: The solids.
     """
 
     depth: Values
@@ -45,9 +44,23 @@ class Spots:
     z: Values
     normal: Values
     thing: NDArray[np.int32]
-    colour: Values
-    accent: Values
-    size: Values
+    surface: NDArray[np.int32]
+    table: SolidTable
+
+    @cached_property
+    def colour(self) -> Values:
+        """Main colours of the surfaces. Shape ``(3, N)``."""
+        return self.table.colours.take(self.surface, axis=1)
+
+    @cached_property
+    def accent(self) -> Values:
+        """Second colours of the surfaces. Shape ``(3, N)``."""
+        return self.table.accents.take(self.surface, axis=1)
+
+    @cached_property
+    def size(self) -> Values:
+        """Height, width and length of the things. Shape ``(3, N)``."""
+        return self.table.sizes.take(self.thing, axis=1)
 
 
 Texture = Callable[[Spots], tuple[Values, Values | float]]
