@@ -105,7 +105,8 @@ def _panel(ax: Axes, results: Mapping[str, Any]) -> None:
             _draw(ax, points, REFERENCES[row], marker=mark, ls="none", ms=7, color=colour, zorder=3)
     if "ece_q" in results["floors"]:
         ax.axhline(100 * results["floors"]["ece_q"], color="#666666", lw=0.8, ls=":", label="95 % of calibrated models")
-    ax.set(xlabel="L1(GT) x1000", ylabel="ECE(q) x100", yscale="log")
+    ax.set(xlabel="L1(GT) x1000", ylabel="ECE(q) x100", xscale="log", yscale="log")  # decay may lose the mean
+    log_ticks(ax.xaxis)
     log_ticks(ax.yaxis)
     quiet(ax)
 
@@ -117,7 +118,7 @@ def _draw(ax: Axes, points: Sequence[Mapping[str, Any]], label: str, **style: An
     }
     x, y = ([factor * (s.mean or 0.0) for s in spreads[name]] for name, factor in (("l1_gt", 1000), ("ece_q", 100)))
     dx, dy = ([factor * (s.se or 0.0) for s in spreads[name]] for name, factor in (("l1_gt", 1000), ("ece_q", 100)))
-    dy = [min(error, 0.9 * height) for error, height in zip(dy, y, strict=True)]  # the axis is logarithmic
+    dx, dy = ([min(e, 0.9 * v) for e, v in zip(errors, values, strict=True)] for errors, values in ((dx, x), (dy, y)))
     ax.errorbar(x, y, xerr=dx, yerr=dy, label=label, elinewidth=0.7, **style)
 
 
