@@ -20,21 +20,34 @@ import fcal
 from fcal._checks import check_integer
 from fcal._config import read_config
 from fcal._files import atomic_path, provenance, writable_folder, write_json
-from fcal.crossfitting import usual_repair
-from fcal.recalibration import Affine, Conformal, GPBeta, Isotonic, Power, Recalibrator, Temperature
+from fcal.recalibration import (
+    Affine,
+    Conformal,
+    GPBeta,
+    Isotonic,
+    Power,
+    Recalibrator,
+    ScaleAndShape,
+    Temperature,
+)
 
 LEVELS = (0.5, 0.9, 0.95, 0.99)
 SCORED = 2000  # fresh rows of the CRPS
 SPOILT = 1000  # one calibration row in so many has an error of 100 to a million sigmas
-NOISES = {"normal": "normal noise", "heavy": "Student-t noise, 4 degrees of freedom"}
+NOISES = {
+    "normal": "normal noise",
+    "doubtful": "Student-t noise, 12 degrees of freedom",
+    "heavy": "Student-t noise, 4 degrees of freedom",
+}
+DEGREES = {"doubtful": 12, "heavy": 4}
 METHODS: dict[str, Callable[[], Recalibrator]] = {
     "temperature": Temperature,
+    "scale-and-shape": ScaleAndShape,
     "affine": Affine,
     "isotonic": Isotonic,
     "conformal": Conformal,
     "gp-beta": GPBeta,
 }
-DEFAULT = "default of crossfit"  # chosen by the calibration rows
 CONTAMINATED: dict[str, Callable[[], Recalibrator]] = {
     **METHODS,
     "power": Power,
@@ -89,10 +102,10 @@ class Sample:
         return Normal(self.mean, SCALES[error] * self.sigma)
 
 
-def draw(count: int, generator: torch.Generator, *, heavy: bool = False) -> Sample:
+def draw(count: int, generator: torch.Generator, *, degrees: int | None = None) -> Sample:
     mean, spread, noise = (torch.randn(count, generator=generator) for _ in range(3))
-    if heavy:
-        noise = noise / torch.randn(4, count, generator=generator).square().mean(0).sqrt()
+    if degrees is not None:
+        noise = noise / torch.randn(degrees, count, generator=generator).square().mean(0).sqrt()
     sigma = torch.exp(0.5 * spread)
     return Sample(3 * mean, sigma, 3 * mean + sigma * noise)
 
@@ -137,22 +150,17 @@ def contaminated_cell(config: Config, noise: str, seed: int) -> dict[str, dict[s
     """Numbers of every method on clean fresh rows, fitted to clean rows (``clean_...``) and to spoilt ones."""
     generator = torch.Generator().manual_seed(seed)
     calibration, fresh = (
-        draw(count, generator, heavy=noise == "heavy") for count in (config.calibration_rows, config.fresh_rows)
+        draw(count, generator, degrees=DEGREES.get(noise)) for count in (config.calibration_rows, config.fresh_rows)
     )
     wild, numbers = spoilt(calibration, generator), {}
-    for name in (*CONTAMINATED, DEFAULT):
-        clean, repair = (_fitted(name, rows.predicted("half"), rows.target) for rows in (calibration, wild))
+    for name, make in CONTAMINATED.items():
+        clean, repair = (make().fit(rows.predicted("half"), rows.target) for rows in (calibration, wild))
         before, after = (with_crps(each, fresh) for each in (clean, repair))
         moved = {f"move_{key}": abs(after[key] - before[key]) for key in before}
         relative = {"move_crps": abs(after["crps"] / before["crps"] - 1)}
         left_out = 0 if repair.wild is None else repair.wild.count
         numbers[name] = after | moved | relative | {"left_out": float(left_out), "clean_nll": before["nll"]}
     return numbers
-
-
-def _fitted(name: str, pred: Distribution, target: Tensor) -> Recalibrator:
-    method = usual_repair(pred, target) if name == DEFAULT else CONTAMINATED[name]()
-    return method.fit(pred, target)
 
 
 def summary(runs: list[dict[str, float]]) -> dict[str, Any]:
@@ -184,7 +192,7 @@ def run(config: Config, console: Console) -> dict[str, Any]:
         "contamination": {
             noise: {
                 name: summary([run[name] for run in runs]) | {"largest": _largest([run[name] for run in runs])}
-                for name in (*CONTAMINATED, DEFAULT)
+                for name in CONTAMINATED
             }
             for noise, runs in contaminated.items()
         },

@@ -294,7 +294,7 @@ def test_isotonic_with_every_rank_as_a_knot_is_the_empirical_cdf():
 
 
 def test_recalibrators_go_by_name():
-    assert names() == ["affine", "conformal", "gp-beta", "isotonic", "power", "temperature"]
+    assert names() == ["affine", "conformal", "gp-beta", "isotonic", "power", "scale-and-shape", "temperature"]
     assert by_name("gp-beta") is GPBeta
     with pytest.raises(
         ValueError, match=r"expected `method` one of .* got 'temprature' \(did you mean 'temperature'\?\)"

@@ -369,7 +369,7 @@ def _repaired(networks: Networks, recalibrator: str, *, moments: bool = False) -
             repairs.append(None)
         else:
             assert part.target is not None
-            repairs.append(_repair_of(recalibrator, part.pred, part.target).fit(part.pred, part.target))
+            repairs.append(_repair_of(recalibrator, part.pred).fit(part.pred, part.target))
     seconds = (time.process_time() - start) / len(networks.parts)
 
     def repaired(repair: recalibration.Recalibrator | None, test: Distribution) -> Distribution:
@@ -391,10 +391,10 @@ def _repaired(networks: Networks, recalibrator: str, *, moments: bool = False) -
     )
 
 
-def _repair_of(recalibrator: str, pred: Distribution, target: Tensor) -> recalibration.Recalibrator:
+def _repair_of(recalibrator: str, pred: Distribution) -> recalibration.Recalibrator:
     """A repair that is not fitted yet."""
     if recalibrator == "auto":
-        return usual_repair(pred, target)
+        return usual_repair(pred)
     if recalibrator == _CENTRED:
         return recalibration.Conformal(centred=True)
     return recalibration.by_name(recalibrator)()

@@ -21,7 +21,7 @@ from fcal.benchmarks.catalogue import TASKS, Entry
 from fcal.cli.plugins import load_plugin
 
 Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"  # argparse has no public name for it
-_METHODS = ("temperature", "affine", "power", "isotonic", "gp-beta", "conformal")
+_METHODS = ("temperature", "scale-and-shape", "affine", "power", "isotonic", "gp-beta", "conformal")
 _BAD_INPUT = 2
 _FAILED = 1
 _INTERRUPTED = 130  # exit code of a process stopped by Ctrl-C, as in shells

@@ -5,6 +5,7 @@ import os
 from fcal.recalibration.gp_beta import GPBeta
 from fcal.recalibration.quantile_maps import Conformal, Isotonic
 from fcal.recalibration.recalibrator import METHODS, Recalibrator
+from fcal.recalibration.scale_and_shape import ScaleAndShape
 from fcal.recalibration.scaling import Affine, Power, Temperature
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "Isotonic",
     "Power",
     "Recalibrator",
+    "ScaleAndShape",
     "Temperature",
     "by_name",
     "load",
@@ -26,7 +28,7 @@ def names() -> list[str]:
 
     Example:
         >>> names()
-        ['affine', 'conformal', 'gp-beta', 'isotonic', 'power', 'temperature']
+        ['affine', 'conformal', 'gp-beta', 'isotonic', 'power', 'scale-and-shape', 'temperature']
     """
     return sorted(METHODS.names())
 

@@ -151,25 +151,34 @@ class Conformal(_QuantileMap):
 
     def _fitted(self, data: CalibrationData) -> dict[str, Tensor]:
         z = data.without_wild_rows().z
-        knots = self._centred_map(z.abs().sort().values) if self.centred else self._map_of(z.sort().values)
+        knots = centred_map(z.abs().sort().values, self.knots) if self.centred else self._map_of(z.sort().values)
         return knots | {"scores": data.z.sort().values}  # the coverage of intervals is that of all rows
 
-    def _centred_map(self, sizes: Tensor) -> dict[str, Tensor]:
-        """The odd map that gives the k-th of n sizes of residuals the probability k / (n + 1), interpolated."""
-        count, knots = len(sizes), self.knots or _CENTRED_KNOTS
-        halvings = max(int(math.log2((count + 1) / (knots + 1))), 0)  # down to the largest size
-        tails = 0.5 ** torch.arange(1, halvings + 1, dtype=torch.float64) / (knots + 1)
-        level = torch.cat([torch.arange(1, knots + 1, dtype=torch.float64) / (knots + 1), 1 - tails]).to(sizes.device)
-        position = (level * (count + 1) - 1).clamp(0, count - 1)
-        below = position.long().clamp(max=count - 2)
-        x = torch.lerp(sizes[below], sizes[below + 1], position - below)
-        y = normal_quantile(0.5 + 0.5 * level, 0.5 - 0.5 * level)
-        gap = _MIN_GAP * robust_spread(torch.cat([-sizes.flip(0), sizes]))
-        x, y = _without_ties(x, y, float(gap))
-        x, y = x[x >= gap], y[x >= gap]  # the centre is a knot of its own
-        zero = x.new_zeros(1)
-        x, y = torch.cat([-x.flip(0), zero, x]), torch.cat([-y.flip(0), zero, y])
-        return {"x": x, "y": y, "slopes": _slopes_beyond(x, y, 2 * count)}
+
+def centred_map(sizes: Tensor, knots: int | None = None) -> dict[str, Tensor]:
+    """The odd map that gives the k-th of n sizes of residuals the probability k / (n + 1), interpolated.
+
+    Args:
+        sizes: Absolute residuals, sorted. Shape ``(n,)``.
+        knots: Number of equally spaced ranks; 6 if None.
+
+    Returns:
+        Knots ``"x"`` and ``"y"``, and the ``"slopes"`` beyond the outermost, as of :class:`Conformal`.
+    """
+    count, knots = len(sizes), knots or _CENTRED_KNOTS
+    halvings = max(int(math.log2((count + 1) / (knots + 1))), 0)  # down to the largest size
+    tails = 0.5 ** torch.arange(1, halvings + 1, dtype=torch.float64) / (knots + 1)
+    level = torch.cat([torch.arange(1, knots + 1, dtype=torch.float64) / (knots + 1), 1 - tails]).to(sizes.device)
+    position = (level * (count + 1) - 1).clamp(0, count - 1)
+    below = position.long().clamp(max=count - 2)
+    x = torch.lerp(sizes[below], sizes[below + 1], position - below)
+    y = normal_quantile(0.5 + 0.5 * level, 0.5 - 0.5 * level)
+    gap = _MIN_GAP * robust_spread(torch.cat([-sizes.flip(0), sizes]))
+    x, y = _without_ties(x, y, float(gap))
+    x, y = x[x >= gap], y[x >= gap]  # the centre is a knot of its own
+    zero = x.new_zeros(1)
+    x, y = torch.cat([-x.flip(0), zero, x]), torch.cat([-y.flip(0), zero, y])
+    return {"x": x, "y": y, "slopes": _slopes_beyond(x, y, 2 * count)}
 
 
 def _value_at(pred: Distribution, z: Tensor) -> Tensor:

@@ -99,7 +99,7 @@ class Temperature(_Scaling):
 
     def _fitted(self, data: CalibrationData) -> dict[str, Tensor]:
         data = data.without_wild_rows()
-        if _is_normal_scale(data.law):
+        if is_normal_scale(data.law):
             factor = data.mean(data.z.square(), per_output=self.per_output).sqrt()
         elif data.law.family is LAPLACE:
             factor = data.mean(errors_in_scales(data.law, data.target).abs(), per_output=self.per_output)
@@ -148,7 +148,7 @@ class Affine(_Scaling):
         if data.law.family.event_dim:
             shift = data.z.mean(0)
             return shift, (data.z - shift).square().mean().sqrt()
-        if _is_normal_scale(data.law):
+        if is_normal_scale(data.law):
             shift = data.mean(data.z, per_output=self.per_output)
             gap = data.z - (shift[data.output] if self.per_output else shift)
             return shift, data.mean(gap.square(), per_output=self.per_output).sqrt()
@@ -225,7 +225,7 @@ def _most_likely_of_scale(data: CalibrationData) -> tuple[Tensor, Tensor]:
     return middle, (errors - middle).abs().mean()
 
 
-def _is_normal_scale(law: Law) -> bool:
+def is_normal_scale(law: Law) -> bool:
     """Whether rescaling the prediction rescales its residuals: normal families, and families without a scale."""
     return not has_scale(law) or law.family is NORMAL or law.kind is LogNormal
 
