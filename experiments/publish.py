@@ -17,14 +17,13 @@ from typing import Any
 
 import matplotlib as mpl
 from claims_page import write_claims
+from resumable import provenance_of
 
 from fcal._config import to_toml
 from fcal._files import atomic_path, write_json
 from fcal.benchmarks import TASKS, Benchmark, collect, preset
 from fcal.benchmarks.runner import plan
 from fcal.sweeps import Cell, Record, Store, read_cells
-
-_PROVENANCE = ("commit", "cpu", "cores", "torch", "python")
 
 
 def main() -> None:
@@ -77,13 +76,16 @@ def add_cells(task: Any, settings: Any, cells: Path, published: Path, *, replace
 def cells_of(task: Any, settings: Any, store: Store) -> list[Cell]:
     """Rows of all tables, and what else a page of results shows."""
     rows = plan(task, task.problems(settings, store, None), None)
-    return list(dict.fromkeys([*(row.cell for row in rows), *page_of(task).more_cells(settings, rows)]))
+    page = page_of(task)
+    more = page.more_cells(settings, rows) if hasattr(page, "more_cells") else []
+    return list(dict.fromkeys([*(row.cell for row in rows), *more]))
 
 
 def publish(task: Any, settings: Sequence[Any], store: Store, out: Path) -> None:
     """Write results, pictures and pages from published cells."""
     page, folder = page_of(task), out / task.name
-    done = page.with_comparisons(together([collect(task, each, store=store) for each in settings]))
+    done = together([collect(task, each, store=store) for each in settings])
+    done = page.with_comparisons(done) if hasattr(page, "with_comparisons") else done
     if not done.tables:
         raise SystemExit(f"expected finished cells of {task.name}, got none")
     cells = [cell for each in settings for cell in cells_of(task, each, store)]
@@ -96,7 +98,8 @@ def publish(task: Any, settings: Sequence[Any], store: Store, out: Path) -> None
         with atomic_path(folder / f"{name}.png") as temporary:
             figure.savefig(temporary, dpi=110, metadata={"Software": None})
     text = page.page(done, facts(settings, [record for record in records if record is not None]))
-    for path, content in {f"{task.name}.md": text, **page.more_files(done, store)}.items():
+    more = page.more_files(done, store) if hasattr(page, "more_files") else {}
+    for path, content in {f"{task.name}.md": text, **more}.items():
         with atomic_path(out / path) as temporary:
             temporary.write_text(content, encoding="utf-8")
     write_claims(out)
@@ -111,16 +114,17 @@ def together(finished: Sequence[Benchmark[Any]]) -> Benchmark[Any]:
 
 
 def page_of(task: Any) -> Any:
-    """The module that writes a task's page: ``with_comparisons``, ``page``, ``pictures``, and so on."""
+    """The module that writes a task's page.
+
+    It has ``page`` and ``pictures``, and may have ``PRESETS``, ``with_comparisons``, ``more_cells`` and ``more_files``.
+    """
     return importlib.import_module(f"{task.name}.page")
 
 
 def facts(settings: Sequence[Any], records: Iterable[Record]) -> str:
     """Commits, machines, time and settings of the cells, as Markdown."""
     known = list(records)
-    lines = [
-        f"- {name}: {', '.join(sorted({str(record.provenance[name]) for record in known}))}" for name in _PROVENANCE
-    ]
+    lines = [f"- {name}: {', '.join(values)}" for name, values in provenance_of(known).items()]
     seconds = sum(record.seconds or 0.0 for record in known)
     lines.append(f"- {len(known)} cells, {seconds / 3600:.1f} hours of one process, without trainings that rows share")
     blocks = [line for each in settings for line in ("", "```toml", to_toml(each).strip(), "```")]

@@ -1,6 +1,5 @@
 """Who stays calibrated with fewer images, and on test images unlike those of training?"""
 
-import argparse
 import os
 import sys
 from dataclasses import asdict
@@ -10,25 +9,23 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import torch
+from resumable import Options, from_command_line, nothing_finished, provenance_of, report_broken
 
 from bokeh_conditions.conditions import ConditionsTask, Config
 from bokeh_conditions.page import page, picture
-from fcal._config import read_config
-from fcal._files import atomic_path, writable_folder, write_json
+from fcal._files import atomic_path, write_json
 from fcal.benchmarks import Benchmark, collect
 from fcal.benchmarks.runner import benchmark, plan
 from fcal.sweeps import Record, Store, key, read_cells
 
 NAME = "bokeh_conditions"
-_PROVENANCE = ("commit", "cpu", "cores", "torch", "python")
 
 
 def document(config: Config, finished: dict[int, Benchmark[Any]], records: list[Record]) -> dict[str, Any]:
     """Everything that page and picture show."""
     return {
         "config": asdict(config),
-        "provenance": {name: sorted({str(record.provenance.get(name)) for record in records}) for name in _PROVENANCE},
+        "provenance": provenance_of(records),
         "cells": len(records),
         "tables": [
             {"training_images": images, **table.as_dict()} for images, done in finished.items() for table in done.tables
@@ -45,21 +42,9 @@ def write(results: dict[str, Any], out: Path) -> None:
     write_json(out / NAME / "results.json", results)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--config", type=Path, default=Path(__file__).with_name("config.toml"))
-    parser.add_argument("--out", type=Path, default=Path("docs/results"), help="folder of the page; the rest is below")
-    parser.add_argument("--run", type=Path, default=Path("runs/bokeh"), help="folder of cells and weights")
-    parser.add_argument("--collect", action="store_true", help="compute nothing: results of finished cells")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    try:
-        config = read_config(options.config, Config)
-        folder = writable_folder(options.out / NAME)
-    except (ValueError, OSError) as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
-    published, of_benchmark = folder / "cells.jsonl", folder.parent / "bokeh/cells.jsonl"
+def work(options: Options) -> int:
+    config, published = options.config, options.folder / "cells.jsonl"
+    of_benchmark = options.out / "bokeh/cells.jsonl"
     store = Store(options.run / "cells", published=[published, of_benchmark])
     task = ConditionsTask((config.fewest, config.most))
     cells = []
@@ -68,13 +53,11 @@ def main() -> int:
         cells += [row.cell for row in plan(task, task.problems(settings, store), config.rows)]
         if not options.collect:
             done = benchmark(task, settings, store=store, methods=config.rows, workers=config.workers)
-            if done.crashed:
-                sys.stderr.writelines(f"{name}: {reason}\n" for name, reason in done.crashed.items())
+            if report_broken(done.crashed.items()):
                 return 1
     records = [record for cell in cells if (record := store.record(cell.kind, cell.config)) is not None]
     if not records:
-        sys.stderr.write(f"expected finished cells in {options.run / 'cells'}, got none\n")
-        return 2
+        return nothing_finished(options)
     elsewhere = {key(record.kind, record.config) for record in read_cells(of_benchmark)}
     store.publish(published, only={cell.key for cell in cells} - elsewhere)
     finished = {
@@ -83,6 +66,10 @@ def main() -> int:
     write(document(config, finished, records), options.out)
     sys.stdout.write(f"{options.out / NAME}.md: {len(records)} of {len(cells)} cells\n")
     return 0
+
+
+def main() -> int:
+    return from_command_line(NAME, __doc__, Config, __file__, Path("runs/bokeh"), work)
 
 
 if __name__ == "__main__":

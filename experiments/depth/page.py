@@ -1,8 +1,5 @@
 """The page of depth results in the docs, written from finished cells."""
 
-from collections.abc import Sequence
-from typing import Any
-
 from matplotlib.figure import Figure
 
 from depth.bars import bars, bars_markdown
@@ -14,7 +11,7 @@ from fcal.benchmarks.markdown import failures, results_markdown
 from fcal.benchmarks.methods import row_styles
 from fcal.plots import calibration_sheet
 from fcal.plots.styles import footnotes
-from fcal.sweeps import Cell, Store
+from fcal.sweeps import Store
 
 PRESETS = ("street", "kitti-mini")
 _RULE = (
@@ -26,17 +23,6 @@ _NOT_ABOVE = (
     "Below means that the upper limit of the paired difference is below 0, not above that its lower limit is not above "
     "0.\n"
 )
-
-
-def with_comparisons(benchmark: Benchmark[Settings]) -> Benchmark[Settings]:
-    """The benchmark as it is: its tables have all that the page shows."""
-    return benchmark
-
-
-def more_cells(settings: Settings, rows: Sequence[Any]) -> list[Cell]:
-    """No cells but those of rows."""
-    del settings, rows
-    return []
 
 
 def page(benchmark: Benchmark[Settings], facts: str) -> str:

@@ -1,6 +1,5 @@
 """f-Cal from networks that overfit: accuracy against calibration, beside early stopping, decay and temperature."""
 
-import argparse
 import os
 import sys
 from collections.abc import Iterable, Mapping
@@ -11,11 +10,10 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import torch
 from claims_page import write_claims
+from resumable import Options, from_command_line, nothing_finished, provenance_of, report_broken
 
-from fcal._config import read_config
-from fcal._files import atomic_path, writable_folder, write_json
+from fcal._files import atomic_path, write_json
 from fcal.sweeps import Cell, Record, Store
 from fcal.sweeps import run as run_cells
 from fcal_regimes.choices import summaries
@@ -23,7 +21,6 @@ from fcal_regimes.page import claims_part, differences, page, tradeoff
 from fcal_regimes.points import Config, Point, compute, forms_of, points
 
 NAME = "fcal_regimes"
-_PROVENANCE = ("commit", "cpu", "cores", "torch", "python")
 
 
 def document(config: Config, finished: Iterable[tuple[Point, Record]], trainings: Iterable[Record]) -> dict[str, Any]:
@@ -32,7 +29,7 @@ def document(config: Config, finished: Iterable[tuple[Point, Record]], trainings
     records = [*(record for _, record in known), *trainings]
     return {
         "config": asdict(config),
-        "provenance": {name: sorted({str(record.provenance.get(name)) for record in records}) for name in _PROVENANCE},
+        "provenance": provenance_of(records),
         "cells": len(records),
         "hours": sum(record.seconds or 0.0 for record in records) / 3600,
         "failed": [point.cell.name for point, record in known if record.result["status"] == "failed"],
@@ -59,41 +56,27 @@ def trainings_of(wanted: Iterable[Point]) -> list[Cell]:
     return list(dict.fromkeys(need for point in wanted for need in point.cell.needs))
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--config", type=Path, default=Path(__file__).with_name("config.toml"))
-    parser.add_argument(
-        "--out", type=Path, default=Path("docs/results"), help="folder of the page; the rest is below it"
-    )
-    parser.add_argument("--run", type=Path, default=Path("runs") / NAME, help="folder of cells and weights")
-    parser.add_argument("--collect", action="store_true", help="compute nothing: results of finished cells")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    try:
-        config = read_config(options.config, Config)
-        folder = writable_folder(options.out / NAME)
-    except (ValueError, OSError) as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
-    published = folder / "cells.jsonl"
+def work(options: Options) -> int:
+    config, published = options.config, options.folder / "cells.jsonl"
     store, wanted = Store(options.run / "cells", published=[published]), points(config)
     if not options.collect:
         outcomes = run_cells([point.cell for point in wanted], compute, store=store, workers=config.workers)
-        broken = [outcome for outcome in outcomes.values() if outcome.status == "failed"]
-        for outcome in broken:
-            sys.stderr.write(f"{outcome.cell.name}: {outcome.reason}\n")
-        if broken:
+        broken = (outcome for outcome in outcomes.values() if outcome.status == "failed")
+        if report_broken((outcome.cell.name, str(outcome.reason)) for outcome in broken):
             return 1
     records = [(point, store.record(point.cell.kind, point.cell.config)) for point in wanted]
     finished = [(point, record) for point, record in records if record is not None]
     if not finished:
-        sys.stderr.write(f"expected finished cells in {options.run / 'cells'}, got none\n")
-        return 2
+        return nothing_finished(options)
     trained = [(cell, store.record(cell.kind, cell.config)) for cell in trainings_of(wanted)]
     store.publish(published, only={*(point.cell.key for point, _ in finished), *(cell.key for cell, _ in trained)})
     write(document(config, finished, [record for _, record in trained if record is not None]), options.out)
     sys.stdout.write(f"{options.out / NAME}.md: {len(finished)} of {len(wanted)} points\n")
     return 0
+
+
+def main() -> int:
+    return from_command_line(NAME, __doc__, Config, __file__, Path("runs") / NAME, work)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from fcal.benchmarks.runner import Benchmark
 from fcal.benchmarks.sensors.settings import Settings
 from fcal.benchmarks.sensors.task import SENSORS
 from fcal.benchmarks.table import Table
-from fcal.sweeps import Cell, Store
+from fcal.sweeps import Cell
 
 BEST = "oof_nll"
 # How far from 1 the ratio of learnt to known standard deviations may be: to the stated one, and in every bin.
@@ -39,11 +39,6 @@ others that they have never seen.
 - Columns are of all test rows together, ± the standard deviation over folds. LL is the mean log-likelihood in units of
   the reading.
 """
-
-
-def with_comparisons(benchmark: Benchmark[Settings]) -> Benchmark[Settings]:
-    """The benchmark as it is: its tables have all that the page shows."""
-    return benchmark
 
 
 def page(benchmark: Benchmark[Settings], facts: str) -> str:
@@ -80,12 +75,6 @@ def more_cells(settings: Settings, rows: Sequence[Any]) -> list[Cell]:
     """The facts of every table."""
     del settings
     return list(dict.fromkeys(SENSORS.facts(row.problem) for row in rows))
-
-
-def more_files(benchmark: Benchmark[Settings], store: Store) -> dict[str, str]:
-    """Further files beside the page: none."""
-    del benchmark, store
-    return {}
 
 
 def reached(table: Table) -> dict[str, bool]:

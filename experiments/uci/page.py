@@ -10,7 +10,7 @@ from fcal.benchmarks.runner import Benchmark
 from fcal.benchmarks.table import Table
 from fcal.benchmarks.uci import UCI, Settings
 from fcal.benchmarks.uci.task import BASELINE
-from fcal.sweeps import Cell, Store
+from fcal.sweeps import Cell
 from uci.bars import bars, bars_markdown, bars_sentences
 
 _PICTURE = "log-likelihood"
@@ -27,11 +27,6 @@ _ABOUT_BEST = (
     "The best row is the one that is best on the test rows, which flatters it a little; the counts of each row alone "
     "are above. Published figures have two decimals, and so has what is compared with them."
 )
-
-
-def with_comparisons(benchmark: Benchmark[Settings]) -> Benchmark[Settings]:
-    """The benchmark as it is: its tables have all that the page shows."""
-    return benchmark
 
 
 def page(benchmark: Benchmark[Settings], facts: str) -> str:
@@ -89,12 +84,6 @@ def more_cells(settings: Settings, rows: Sequence[Any]) -> list[Cell]:
     """The trainings that rows share, which have the chosen epochs."""
     del settings
     return [cell for row in rows for cell in row.cell.needs]
-
-
-def more_files(benchmark: Benchmark[Settings], store: Store) -> dict[str, str]:
-    """None."""
-    del benchmark, store
-    return {}
 
 
 def pictures(benchmark: Benchmark[Settings]) -> dict[str, Figure]:

@@ -24,6 +24,15 @@ ECE_Z = Column(name="ece_z", title="ECE(z)", description="expected calibration e
 ECE_Q = Column(
     name="ece_q", title="ECE(q)", description="expected calibration error of sums of K squared residuals", factor=100
 )
+MCE_Z = Column(name="mce_z", printed=False, title="MCE(z)", description="the worst bin of the residuals", factor=100)
+MCE_Q = Column(name="mce_q", printed=False, title="MCE(q)", description="the worst bin of these sums", factor=100)
+ENCE = Column(name="ence", title="ENCE", description="errors against predicted sigma, by bins of sigma")
+SIGMA_CORR = Column(
+    name="sigma_corr",
+    title="corr(sigma)",
+    description="correlation of log predicted and log true sigma; 1 is best",
+    lower_is_better=False,
+)
 COVERAGE = Column(
     name="coverage",
     title="in 90 %",
@@ -36,6 +45,7 @@ WIDTH = Column(
     name="width", title="width", description="of the central interval of 90 %, in the target's unit", ranked=False
 )
 TRAIN_S = Column(name="train_s", title="train, s", description="seconds of training", ranked=False)
+PREDICT_MS = Column(name="predict_ms", title="predict, ms", description="milliseconds of a prediction", ranked=False)
 COLUMNS = (RMSE, NLL, CRPS, ECE_Z, ECE_Q, COVERAGE, WIDTH, TRAIN_S)  # of :func:`score`
 
 

@@ -11,7 +11,20 @@ from fcal.benchmarks.bokeh.scoring import ERRORS
 from fcal.benchmarks.bokeh.settings import Settings
 from fcal.benchmarks.cost import COST, with_cost
 from fcal.benchmarks.markdown import lines_of, spread_text
-from fcal.benchmarks.scoring import CRPS, ECE_Q, ECE_Z, NLL, TRAIN_S, rounded, shortened
+from fcal.benchmarks.scoring import (
+    CRPS,
+    ECE_Q,
+    ECE_Z,
+    ENCE,
+    MCE_Q,
+    MCE_Z,
+    NLL,
+    PREDICT_MS,
+    SIGMA_CORR,
+    TRAIN_S,
+    rounded,
+    shortened,
+)
 from fcal.benchmarks.table import Column, Row, Spread, Table, candidates_of, row_of
 from fcal.benchmarks.task import Result, Results
 from fcal.data import Bokeh
@@ -43,12 +56,12 @@ TABLE_COLUMNS = (
         factor=1000,
     ),
     ECE_Z,
-    Column(name="mce_z", printed=False, title="MCE(z)", description="the worst bin of the residuals", factor=100),
+    MCE_Z,
     ECE_Q,
-    Column(name="mce_q", printed=False, title="MCE(q)", description="the worst bin of these sums", factor=100),
+    MCE_Q,
     NLL,
     Column(name="crps", title=CRPS.title, description=CRPS.description, factor=1000),
-    Column(name="ence", title="ENCE", description="errors against predicted sigma, by bins of sigma"),
+    ENCE,
     Column(
         name="strata",
         printed=False,
@@ -65,14 +78,9 @@ TABLE_COLUMNS = (
         percent=True,
         ranked=False,
     ),
-    Column(
-        name="sigma_corr",
-        title="corr(sigma)",
-        description="correlation of log predicted and log true sigma; 1 is best",
-        lower_is_better=False,
-    ),
+    SIGMA_CORR,
     TRAIN_S,
-    Column(name="predict_ms", title="predict, ms", description="milliseconds of prediction", ranked=False),
+    PREDICT_MS,
     COST,
 )
 _BY_NAME = {column.name: column for column in TABLE_COLUMNS}

@@ -8,7 +8,20 @@ from typing import Any
 from fcal.benchmarks.cost import COST, with_cost
 from fcal.benchmarks.depth.settings import Settings
 from fcal.benchmarks.markdown import lines_of, row_label, spread_text
-from fcal.benchmarks.scoring import COVERAGE, CRPS, ECE_Q, ECE_Z, NLL, TRAIN_S, WIDTH
+from fcal.benchmarks.scoring import (
+    COVERAGE,
+    CRPS,
+    ECE_Q,
+    ECE_Z,
+    ENCE,
+    MCE_Q,
+    MCE_Z,
+    NLL,
+    PREDICT_MS,
+    SIGMA_CORR,
+    TRAIN_S,
+    WIDTH,
+)
 from fcal.benchmarks.table import Column, Row, Spread, Table, candidates_of, row_of
 from fcal.benchmarks.task import Result, Results
 
@@ -33,9 +46,9 @@ COLUMNS = (
     Column(name="l1_gt", printed=False, title="L1(GT)", description="SmoothL1 of the mean to the depth without noise"),
     Column(name="l1", printed=False, title="L1", description="SmoothL1 of the mean to the measured depth"),
     ECE_Z,
-    Column(name="mce_z", printed=False, title="MCE(z)", description="the worst bin of the residuals", factor=100),
+    MCE_Z,
     ECE_Q,
-    Column(name="mce_q", printed=False, title="MCE(q)", description="the worst bin of these sums", factor=100),
+    MCE_Q,
     Column(
         name="ece_q_within",
         title="ECE(q) in frames",
@@ -44,18 +57,13 @@ COLUMNS = (
     ),
     NLL,
     CRPS,
-    Column(name="ence", title="ENCE", description="errors against predicted sigma, by bins of sigma"),
+    ENCE,
     Column(name="ause", printed=False, title="AUSE", description="area between sparsification curves"),
     COVERAGE,
     WIDTH,
-    Column(
-        name="sigma_corr",
-        title="corr(sigma)",
-        description="correlation of log predicted and log true sigma; 1 is best",
-        lower_is_better=False,
-    ),
+    SIGMA_CORR,
     TRAIN_S,
-    Column(name="predict_ms", title="predict, ms", description="milliseconds of a frame", ranked=False),
+    PREDICT_MS,
     COST,
 )
 _BY_NAME = {column.name: column for column in COLUMNS}
