@@ -18,7 +18,7 @@ from torch.distributions import Distribution, Normal
 
 from fcal import recalibration
 from fcal.benchmarks.problem import HeldOut, Networks, Options, Prediction, Problem
-from fcal.crossfitting import Bags, cv_plus, usual_repair
+from fcal.crossfitting import Bags, cv_plus
 from fcal.models import mixture
 
 if TYPE_CHECKING:
@@ -296,7 +296,7 @@ class OutOfBag(Method):
 
     Args:
         title: What people call it.
-        recalibrator: Its name in :mod:`fcal.recalibration`, or ``"auto"`` for the default of :func:`fcal.crossfit`.
+        recalibrator: Its name in :mod:`fcal.recalibration`; by default that of :func:`fcal.crossfit`.
         objective: By which the networks are trained.
         cost: In trainings on all rows, at most.
         bags: How many networks, and which rows they leave out; decided by the cost and the number of rows if None.
@@ -304,7 +304,7 @@ class OutOfBag(Method):
 
     needs = "out_of_bag"
     version = 2
-    recalibrator: str = "auto"
+    recalibrator: str = "scale-and-shape"
     objective: Options
     cost: int = 3
     bags: Bags | None = None
@@ -369,7 +369,7 @@ def _repaired(networks: Networks, recalibrator: str, *, moments: bool = False) -
             repairs.append(None)
         else:
             assert part.target is not None
-            repairs.append(_repair_of(recalibrator, part.pred).fit(part.pred, part.target))
+            repairs.append(_repair_of(recalibrator).fit(part.pred, part.target))
     seconds = (time.process_time() - start) / len(networks.parts)
 
     def repaired(repair: recalibration.Recalibrator | None, test: Distribution) -> Distribution:
@@ -391,10 +391,6 @@ def _repaired(networks: Networks, recalibrator: str, *, moments: bool = False) -
     )
 
 
-def _repair_of(recalibrator: str, pred: Distribution) -> recalibration.Recalibrator:
+def _repair_of(recalibrator: str) -> recalibration.Recalibrator:
     """A repair that is not fitted yet."""
-    if recalibrator == "auto":
-        return usual_repair(pred)
-    if recalibrator == _CENTRED:
-        return recalibration.Conformal(centred=True)
-    return recalibration.by_name(recalibrator)()
+    return recalibration.Conformal(centred=True) if recalibrator == _CENTRED else recalibration.by_name(recalibrator)()
