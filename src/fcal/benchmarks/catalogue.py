@@ -182,6 +182,19 @@ TASKS.add(
         out="where finished cells are kept and the page is written, over an older one",
     ),
 )
+TASKS.add(
+    "detection",
+    Entry(
+        task="fcal.benchmarks.detection.task:DETECTION",
+        purpose="boxes of objects with the error bars of their corners",
+        example="fcal benchmark detection --preset residuals --data kitti_det2d_residuals",
+        data="folder of the matched boxes of residuals (car_matches.csv), or above it",
+        preset="residuals",
+        presets="residuals, boxes of a real detector (default residuals)",
+        seeds="repetitions with other weights and other splits of the images",
+        out="where finished cells are kept and the page is written, over an older one",
+    ),
+)
 
 
 def register(task: "Task[Any]", purpose: str, **command: Any) -> None:

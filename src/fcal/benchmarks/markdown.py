@@ -25,11 +25,12 @@ def results_markdown(
     """Every row of a table: mean and spread over repetitions, and the scores of calibrated and of repaired models.
 
     Args:
-        columns: Columns of the task.
+        columns: Columns of the task; those of the table are shown.
         table: Table to show.
         error: ``"sd"`` or ``"se"``, shown after the mean.
         beside: Further lines below the floors.
     """
+    columns = [column for column in columns if column.name in table.columns]
     rows = [
         [row_label(name, table), *(spread_text(column, row.columns[column.name], error) for column in columns)]
         for name, row in table.rows.items()

@@ -25,7 +25,7 @@ from fcal.benchmarks.method_kinds import (
 )
 from fcal.benchmarks.methods import METHODS
 from fcal.benchmarks.problem import Failed, HeldOut, Members, Networks, Options, Prediction, Problem
-from fcal.benchmarks.scoring import score, shortened
+from fcal.benchmarks.scoring import milliseconds, score, shortened
 from fcal.benchmarks.training_cells import Budget, TrainingCells
 from fcal.benchmarks.trainings import Datasets, NetworkTrainings
 from fcal.crossfitting import Bags
@@ -59,6 +59,8 @@ class NetworkProblem(Problem):
 
     Attributes:
         source: Datasets and networks of the task.
+        timed_repeats: How often prediction is repeated to time it; 0 for tasks without such a column.
+        of_pictures: Results that pictures alone are made of, which are kept of the first seed.
 
     Args:
         budget: How long networks train.
@@ -68,6 +70,8 @@ class NetworkProblem(Problem):
     """
 
     source: ClassVar[NetworkTrainings]
+    timed_repeats: ClassVar[int] = 0
+    of_pictures: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, budget: Budget, data: Mapping[str, Any], network: Mapping[str, Any], store: Store) -> None:
         self.cells = TrainingCells(source=self.source, budget=budget, data=data, network=network)
@@ -79,21 +83,25 @@ class NetworkProblem(Problem):
         """Train networks that rows share."""
         return cls.source.train(kind, config, store)
 
-    def columns_of(self, pred: Distribution | Tensor) -> Mapping[str, float | None]:
-        """Columns of a prediction for the test rows."""
-        columns = self._scores(_prediction(pred))["columns"]
-        return {name: values[0] for name, values in columns.items()}
-
-    def score(self, method: Method, prediction: Prediction) -> dict[str, Any]:
-        """The usual columns; a task may score more, and by other functions."""
-        del method
-        return {**self._scores(prediction), **prediction.details}
-
-    def _scores(self, prediction: Prediction) -> dict[str, Any]:
+    def scored(self, pred: Distribution | Tensor) -> dict[str, Any]:
+        """``columns`` by name of a prediction for the test rows, and further results; a task may score otherwise."""
         test = self.datasets.test
         batches = torch.arange(len(test)).split(self.source.predicted_at_once)  # inputs may be too large to keep
         target = torch.cat([get_batch(test, indices.tolist())["target"] for indices in batches])
-        return score(prediction, [target], bins=self.cells.budget.bins, df=self.cells.budget.df)
+        found = score(_prediction(pred), [target], bins=self.cells.budget.bins, df=self.cells.budget.df)
+        return {**found, "columns": {name: values[0] for name, values in found["columns"].items()}}
+
+    def score(self, method: Method, prediction: Prediction) -> dict[str, Any]:
+        """The columns with times, and what pictures and further tables show."""
+        del method
+        scores = self.scored(prediction.dists[0] if prediction.dists else prediction.means[0])
+        columns = {**scores["columns"]}
+        columns["train_s"] = None if prediction.seconds is None else round(prediction.seconds, 3)
+        if self.timed_repeats and prediction.again is not None:
+            columns["predict_ms"] = milliseconds(prediction.again, len(self._timed), repeats=self.timed_repeats)
+        result = {**scores, "columns": {name: [value] for name, value in columns.items()}, **prediction.details}
+        pictured = self.cells.seed == 0  # the files of other seeds stay small
+        return {name: value for name, value in result.items() if pictured or name not in self.of_pictures}
 
     @property
     def datasets(self) -> Datasets:
@@ -167,7 +175,7 @@ class NetworkProblem(Problem):
         else:  # the numbers of every candidate beside those of the chosen one: shown, never used
             for record, candidate in zip(details["candidates"], choice.cells, strict=True):
                 diverged = record["status"] == "diverged"
-                record["test"] = None if diverged else self.columns_of(self._on_test(self._network(candidate)))
+                record["test"] = None if diverged else self.scored(self._on_test(self._network(candidate)))["columns"]
         network = self._network(cell)
         return replace(
             _prediction(self._on_test(network)),

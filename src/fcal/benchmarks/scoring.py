@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ import fcal
 from fcal.benchmarks.problem import Prediction
 from fcal.benchmarks.table import Column
 from fcal.distributions import quantile
+from fcal.metrics import ClusterReport, cluster_calibration
 from fcal.metrics.report import Histogram, Reliability, Report
 
 DIGITS = 6  # significant digits that cells keep
@@ -46,6 +48,9 @@ WIDTH = Column(
 )
 TRAIN_S = Column(name="train_s", title="train, s", description="seconds of training", ranked=False)
 PREDICT_MS = Column(name="predict_ms", title="predict, ms", description="milliseconds of a prediction", ranked=False)
+ERRORS = ("ece_z", "mce_z", "ece_q", "mce_q", "ence")  # of calibration
+_LEVEL = 0.9  # of intervals
+_MOST_BINS = 100  # of calibration within clusters
 COLUMNS = (RMSE, NLL, CRPS, ECE_Z, ECE_Q, COVERAGE, WIDTH, TRAIN_S)  # of :func:`score`
 
 
@@ -89,6 +94,50 @@ def score(
     names = dict.fromkeys(name for row in rows for name in row)
     count = targets[0].numel()
     return {"columns": {name: [row.get(name) for row in rows] for name in names}, "floors": floors, "n": count}
+
+
+def clustered_scores(pred: Distribution, target: Tensor, cluster: Tensor, *, bins: int, df: int) -> dict[str, Any]:
+    """Likelihood, intervals and calibration of targets that depend on each other within clusters, such as images.
+
+    Args:
+        pred: Predictions. Shape ``(n,)`` or ``(n, outputs)``.
+        target: Their targets.
+        cluster: Number of the cluster of each target, shaped like them or like their rows.
+        bins: Number S of bins of calibration errors.
+        df: Number K of squared residuals in a sum q.
+
+    Returns:
+        ``columns`` by name; ``floors``, the scores of a calibrated model whose targets depend on each other as these
+        do; ``clusters``, ``curves``, ``verdict`` and ``scale``, for pictures and further tables.
+    """
+    report = fcal.evaluate(pred, target, df=df, bins=bins, cluster=cluster)
+    row: dict[str, float | None] = {name: getattr(report, name) for name in (*ERRORS, "nll", "crps", "ause")}
+    low, high = central_interval(pred, _LEVEL)
+    row["coverage"] = ((low <= target) & (target <= high)).double().mean().item()
+    row["width"] = (high - low).double().mean().item()
+    generator = torch.Generator().manual_seed(0)  # of the order of targets in a cluster
+    clusters = cluster_calibration(
+        pred, target, cluster=cluster, df=df, bins=min(bins, _MOST_BINS), generator=generator
+    )
+    row["ece_q_within"] = None if clusters.ece_q_within is None else clusters.ece_q_within.value
+    return {
+        "columns": rounded(row),
+        "floors": floors_of(report, ERRORS) | _bands(clusters),
+        "clusters": clusters.as_dict(),
+        "curves": curves_of(report),
+        "verdict": report.word,
+        "scale": rounded({"value": report.scale.value, "low": report.scale.low, "high": report.scale.high}),
+    }
+
+
+def _bands(clusters: ClusterReport) -> dict[str, Any]:
+    """Scores of a calibrated model whose targets depend on each other as those of this one do."""
+    bands = {
+        "ece_z": clusters.ece_z_band,
+        "ece_q": clusters.ece_q_band,
+        "ece_q_within": clusters.ece_q_within_floor,
+    }
+    return {name: None if band is None else rounded(asdict(band)) for name, band in bands.items()}
 
 
 def distribution_columns(

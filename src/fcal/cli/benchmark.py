@@ -153,7 +153,7 @@ def _print(done: Benchmark[Any]) -> None:
 
 
 def _grid(task: Task[Any], table: Table, *, spread: bool) -> Grid:
-    columns = [column for column in task.columns if column.printed]
+    columns = [column for column in task.columns if column.printed and column.name in table.columns]
     grid = Grid(
         "",
         *(_heading(column) for column in columns),

@@ -64,7 +64,7 @@ def load(folder: str | os.PathLike[str]) -> Run:
         >>> load("nowhere")
         Traceback (most recent call last):
         ...
-        ValueError: expected nowhere a finished run, got one without readable SHA256SUMS
+        ValueError: expected nowhere a finished run, got no such folder
     """
     folder = Path(folder)
     files = verify_checksums(folder, required=_ALWAYS)
@@ -206,7 +206,8 @@ def _read_checksums(folder: Path) -> dict[str, str]:
     try:
         lines = (folder / CHECKSUMS).read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError):  # missing, not UTF-8, or an impossible file name
-        raise ValueError(f"expected {folder} a finished run, got one without readable {CHECKSUMS}") from None
+        got = f"one without readable {CHECKSUMS}" if folder.is_dir() else "no such folder"
+        raise ValueError(f"expected {folder} a finished run, got {got}") from None
     checksums: dict[str, str] = {}
     for number, line in enumerate(lines, start=1):
         match = re.fullmatch(r"([0-9a-f]{64})  ([^\x00]+)", line)

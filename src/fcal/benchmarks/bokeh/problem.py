@@ -1,7 +1,7 @@
 """A Bokeh data set with one seed: its images, its network, and the numbers of a prediction."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import lru_cache
 from typing import Any
 
@@ -15,13 +15,11 @@ from fcal.benchmarks.bokeh.settings import Settings
 from fcal.benchmarks.method_kinds import Method
 from fcal.benchmarks.network_problem import NetworkProblem
 from fcal.benchmarks.problem import Prediction
-from fcal.benchmarks.scoring import central_interval, milliseconds
+from fcal.benchmarks.scoring import central_interval
 from fcal.benchmarks.trainings import Datasets, NetworkTrainings
 from fcal.data import Bokeh, BokehConfig, BokehSplits, label_noise
 from fcal.models import ConvNet, SharedTrunk
 from fcal.sweeps import Store
-
-_FOR_PICTURES = ("curves", "gallery", "history")
 
 
 class BokehTrainings(NetworkTrainings):
@@ -60,6 +58,8 @@ class BokehProblem(NetworkProblem):
     """
 
     source = BokehTrainings()
+    timed_repeats = 3
+    of_pictures = ("curves", "gallery", "history")
     levels = (LEVEL,)
 
     def __init__(self, settings: Settings, data: BokehConfig, store: Store) -> None:
@@ -78,34 +78,25 @@ class BokehProblem(NetworkProblem):
         truth, sigma = test["truth"].double(), test["sigma"].double()
         return [label_noise.NOISES[self.data.noise](truth, sigma, self.data.shape)]
 
-    def columns_of(self, pred: Distribution | Tensor) -> Mapping[str, float | None]:
-        """Columns of a prediction for the test images."""
-        columns: Mapping[str, float | None] = self._scored(pred)["columns"]
-        return columns
+    def scored(self, pred: Distribution | Tensor) -> dict[str, Any]:
+        """The columns of a prediction for the test images."""
+        return scored(pred, self._test(), bins=self.settings.bins, df=self.settings.df)
 
     def score(self, method: Method, prediction: Prediction) -> dict[str, Any]:
         """The columns, and what pictures and further tables show."""
-        del method
-        pred = prediction.dists[0] if prediction.dists else prediction.means[0]
-        scores, target = self._scored(pred), self._test()["target"]
-        columns = scores["columns"]
-        columns["train_s"] = None if prediction.seconds is None else round(prediction.seconds, 3)
-        if prediction.again is not None:
-            columns["predict_ms"] = milliseconds(prediction.again, len(self._timed))
-        scores |= {"columns": {name: [value] for name, value in columns.items()}, "gallery": gallery(pred)}
+        pred, target = prediction.dists[0] if prediction.dists else prediction.means[0], self._test()["target"]
+        details: dict[str, Any] = {"gallery": gallery(pred)}
+        strata = None
         if isinstance(pred, Distribution):
             strata = by_sigma(pred, target, bins=self.settings.bins, df=self.settings.df)
-            scores["columns"]["strata"] = [max(value for value in strata["ece_z"] if value is not None)]
-            scores |= {"grids": other_grids(pred, target), "interval": interval(central_interval(pred, LEVEL), target)}
-            scores["strata"] = strata
+            details |= {"grids": other_grids(pred, target), "interval": interval(central_interval(pred, LEVEL), target)}
+            details["strata"] = strata
         if prediction.intervals:
-            scores["interval"] = interval(prediction.intervals[0][LEVEL], target)
-        result = {**scores, **prediction.details}
-        pictured = self.data.seed == 0  # pictures are of the first seed; the other files stay small
-        return {name: value for name, value in result.items() if pictured or name not in _FOR_PICTURES}
-
-    def _scored(self, pred: Distribution | Tensor) -> dict[str, Any]:
-        return scored(pred, self._test(), bins=self.settings.bins, df=self.settings.df)
+            details["interval"] = interval(prediction.intervals[0][LEVEL], target)
+        result = super().score(method, replace(prediction, details={**details, **prediction.details}))
+        if strata is not None:
+            result["columns"]["strata"] = [max(value for value in strata["ece_z"] if value is not None)]
+        return result
 
     def _test(self) -> dict[str, Tensor]:
         return labels_of(asdict(self.data))

@@ -10,7 +10,7 @@ from torch.distributions import Distribution
 from torch.nn.functional import smooth_l1_loss
 
 import fcal
-from fcal.benchmarks.scoring import curves_of, floors_of, interval_columns, rounded, shortened, standard_report
+from fcal.benchmarks.scoring import ERRORS, curves_of, floors_of, interval_columns, rounded, shortened, standard_report
 
 COLUMNS = (
     "l1_gt",
@@ -28,7 +28,6 @@ COLUMNS = (
     "train_s",
     "predict_ms",
 )
-ERRORS = ("ece_z", "mce_z", "ece_q", "mce_q", "ence")
 GRIDS = ((20, 75), (200, 75), (1000, 75), (20, 100), (200, 100), (1000, 100))  # S and K
 GALLERY = 8  # images
 STRATA = 8  # of predicted sigma

@@ -7,7 +7,6 @@ from importlib import resources
 from statistics import fmean
 from typing import Any
 
-from fcal.benchmarks.bokeh.scoring import ERRORS
 from fcal.benchmarks.bokeh.settings import Settings
 from fcal.benchmarks.cost import COST, with_cost
 from fcal.benchmarks.markdown import lines_of, spread_text
@@ -16,6 +15,7 @@ from fcal.benchmarks.scoring import (
     ECE_Q,
     ECE_Z,
     ENCE,
+    ERRORS,
     MCE_Q,
     MCE_Z,
     NLL,

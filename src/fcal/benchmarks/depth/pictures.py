@@ -126,10 +126,10 @@ class _Pictured(DepthProblem):
         frames = _EveryPixel(self.test_frames, self.frames)
         return super().datasets._replace(test=frames, timed=frames)
 
-    def columns_of(self, pred: Distribution | Tensor) -> Mapping[str, float | None]:
-        """None: pictures show no scores."""
+    def scored(self, pred: Distribution | Tensor) -> dict[str, Any]:
+        """Nothing: pictures show no scores."""
         del pred
-        return {}
+        return {"columns": {}}
 
 
 class _EveryPixel(torch.utils.data.Dataset[Mapping[str, Tensor]]):

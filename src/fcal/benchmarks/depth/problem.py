@@ -13,10 +13,8 @@ from fcal._datasets import get_batch
 from fcal.benchmarks.depth.frames import Labels, Source, labels_of_test
 from fcal.benchmarks.depth.scoring import scored
 from fcal.benchmarks.depth.settings import WORLDS, Settings
-from fcal.benchmarks.method_kinds import Method
 from fcal.benchmarks.network_problem import NetworkProblem
-from fcal.benchmarks.problem import Failed, Prediction
-from fcal.benchmarks.scoring import milliseconds
+from fcal.benchmarks.problem import Failed
 from fcal.benchmarks.trainings import Datasets, NetworkTrainings
 from fcal.distributions.functional import cat, index_select
 from fcal.models import Predicted, SharedTrunk
@@ -25,7 +23,6 @@ from fcal.models.predicting import evaluating, in_format, prediction
 from fcal.sweeps import Store
 
 _TIMED = 8  # frames whose prediction is timed
-_FOR_PICTURES = ("curves", "history")
 
 
 @dataclass(frozen=True)
@@ -98,6 +95,8 @@ class DepthProblem(NetworkProblem):
     """
 
     source = DepthTrainings()
+    timed_repeats = 1
+    of_pictures = ("curves", "history")
 
     def __init__(self, settings: Settings, data: Mapping[str, Any], store: Store, source: Source) -> None:
         self.source = DepthTrainings(source)  # type: ignore[misc]
@@ -121,29 +120,9 @@ class DepthProblem(NetworkProblem):
             raise Failed(f"depth without noise is not known of {WORLDS[self.labels['world']]}")
         return [Normal(self.test.truth, self.test.sigma)]
 
-    def columns_of(self, pred: Distribution | Tensor) -> Mapping[str, float | None]:
-        """Columns of a prediction for the test pixels."""
-        columns: Mapping[str, float | None] = self._scored(pred)["columns"]
-        return columns
-
-    def score(self, method: Method, prediction: Prediction) -> dict[str, Any]:
-        """The columns, and what pictures and further tables show."""
-        del method
-        scores = self._scored(prediction.dists[0] if prediction.dists else prediction.means[0])
-        columns = scores["columns"]
-        columns["train_s"] = None if prediction.seconds is None else round(prediction.seconds, 3)
-        if prediction.again is not None:
-            columns["predict_ms"] = milliseconds(prediction.again, len(self._timed), repeats=1)
+    def scored(self, pred: Distribution | Tensor) -> dict[str, Any]:
+        """Numbers of a prediction for the test pixels."""
         datasets = self.datasets
         frames = {name: len(getattr(datasets, name)) for name in ("train", "validation", "test")}
-        scores |= {
-            "columns": {name: [value] for name, value in columns.items()},
-            "n": self.test.target.numel(),
-            "frames": frames,
-        }
-        result = {**scores, **prediction.details}
-        pictured = self.cells.seed == 0  # the files of other seeds stay small
-        return {name: value for name, value in result.items() if pictured or name not in _FOR_PICTURES}
-
-    def _scored(self, pred: Distribution | Tensor) -> dict[str, Any]:
-        return scored(pred, self.test, bins=self.settings.bins, df=self.settings.df)
+        scores = scored(pred, self.test, bins=self.settings.bins, df=self.settings.df)
+        return {**scores, "n": self.test.target.numel(), "frames": frames}

@@ -1,7 +1,6 @@
 """Numbers of predicted depth: accuracy, likelihood and calibration, by frame, distance and place in the image."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -11,11 +10,10 @@ from torch.nn.functional import smooth_l1_loss
 
 import fcal
 from fcal.benchmarks.depth.frames import Labels
-from fcal.benchmarks.scoring import central_interval, curves_of, floors_of, rounded
-from fcal.metrics import ClusterReport, cluster_calibration, depth_errors, depth_groups
+from fcal.benchmarks.scoring import ERRORS, clustered_scores, rounded
+from fcal.metrics import depth_errors, depth_groups
 
 ACCURACY = ("silog", "rmse", "abs_rel", "d1")
-ERRORS = ("ece_z", "mce_z", "ece_q", "mce_q", "ence")
 COLUMNS = (
     *ACCURACY,
     "l1_gt",
@@ -31,10 +29,8 @@ COLUMNS = (
     "train_s",
     "predict_ms",
 )
-LEVEL = 0.9  # of intervals
 _THIRDS = ("upper third", "middle third", "lower third")
 _LEAST_DEPTH = 1e-3
-_MOST_BINS = 100  # of calibration within images
 _FEWEST = 200  # pixels of a part
 
 
@@ -48,38 +44,16 @@ def scored(pred: Distribution | Tensor, test: Labels, *, bins: int, df: int) -> 
         row["l1_gt"] = smooth_l1_loss(point.double(), test.truth.double()).item()
     if not isinstance(pred, Distribution):
         return {"columns": rounded(row)}
-    report = fcal.evaluate(pred, test.target, df=df, bins=bins, cluster=test.image)
-    row |= {name: getattr(report, name) for name in (*ERRORS, "nll", "crps", "ause")}
-    low, high = central_interval(pred, LEVEL)
-    row["coverage"] = ((low <= test.target) & (test.target <= high)).double().mean().item()
-    row["width"] = (high - low).double().mean().item()
+    scores = clustered_scores(pred, test.target, test.image, bins=bins, df=df)
+    row |= scores["columns"]
     if test.sigma is not None:
         row["sigma_corr"] = _correlation(pred.stddev, test.sigma)
-    generator = torch.Generator().manual_seed(0)  # of the order of pixels in an image
-    clusters = cluster_calibration(
-        pred, test.target, cluster=test.image, df=df, bins=min(bins, _MOST_BINS), generator=generator
-    )
-    row["ece_q_within"] = None if clusters.ece_q_within is None else clusters.ece_q_within.value
     return {
+        **scores,
         "columns": rounded(row),
-        "floors": floors_of(report, ERRORS) | _bands(clusters),
-        "clusters": clusters.as_dict(),
         "by_distance": by_distance(pred, test, bins=bins, df=df),
         "by_row": by_row(pred, test, bins=bins, df=df),
-        "curves": curves_of(report),
-        "verdict": report.word,
-        "scale": rounded({"value": report.scale.value, "low": report.scale.low, "high": report.scale.high}),
     }
-
-
-def _bands(clusters: ClusterReport) -> dict[str, Any]:
-    """Scores of a calibrated model whose pixels depend on each other as those of this one do."""
-    bands = {
-        "ece_z": clusters.ece_z_band,
-        "ece_q": clusters.ece_q_band,
-        "ece_q_within": clusters.ece_q_within_floor,
-    }
-    return {name: None if band is None else rounded(asdict(band)) for name, band in bands.items()}
 
 
 def by_distance(pred: Distribution, test: Labels, *, bins: int, df: int) -> dict[str, Any]:

@@ -1,0 +1,115 @@
+"""Tables of the detection benchmark: their columns, and what stands beside them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fcal.benchmarks.cost import COST, with_cost
+from fcal.benchmarks.detection.scoring import CORNERS
+from fcal.benchmarks.detection.settings import RESIDUALS, Settings
+from fcal.benchmarks.markdown import lines_of, row_label
+from fcal.benchmarks.scoring import (
+    COVERAGE,
+    CRPS,
+    ECE_Q,
+    ECE_Z,
+    ENCE,
+    MCE_Q,
+    MCE_Z,
+    NLL,
+    PREDICT_MS,
+    TRAIN_S,
+    WIDTH,
+)
+from fcal.benchmarks.table import Column, Row, Spread, Table, candidates_of, row_of
+from fcal.benchmarks.task import Result, Results
+
+_OF_BOXES = (
+    Column(name="rmse", title="RMSE", description="root mean square error of the corners, in pixels"),
+    Column(name="l1", printed=False, title="L1", description="SmoothL1 of the corners"),
+    ECE_Z,
+    MCE_Z,
+    ECE_Q,
+    MCE_Q,
+    Column(
+        name="ece_q_within",
+        printed=False,
+        title="ECE(q) in images",
+        description="the same of sums within an image, which shows that boxes depend on each other",
+        factor=100,
+    ),
+    NLL,
+    CRPS,
+    ENCE,
+    Column(name="ause", printed=False, title="AUSE", description="area between sparsification curves"),
+    COVERAGE,
+    WIDTH,
+    TRAIN_S,
+    PREDICT_MS,
+    COST,
+)
+COLUMNS = _OF_BOXES
+_COLUMNS_OF = {RESIDUALS: tuple(column.name for column in _OF_BOXES)}
+_OF_CANDIDATES = ("rmse", "ece_z", "ece_q", "nll")
+_MISSING = "-"
+
+
+def detection_table(
+    settings: Settings, labels: Mapping[str, str], results: Results, changes: Mapping[str, Mapping[str, Any]]
+) -> Table:
+    """The table of one set.
+
+    Args:
+        settings: Of the benchmark.
+        labels: Its set.
+        results: Results of the rows' cells, one per seed.
+        changes: Options of methods that the task sets otherwise.
+    """
+    finished = [result for row in results.values() for result in row if "boxes" in result]
+    boxes = dict(finished[0]["boxes"]) if finished else {}
+    if boxes:
+        results = with_cost(settings, results, (boxes["train"], boxes["validation"]), changes)
+    columns = _COLUMNS_OF[labels["set"]]
+    return Table(
+        labels=labels,
+        seeds=settings.seeds,
+        bins=settings.bins,
+        df=settings.df,
+        n_test=next((result["n"] for result in finished), 0),
+        columns=columns,
+        rows={name: _row(repetitions, columns) for name, repetitions in results.items()},
+        floors=_floors(results),
+        details={"boxes": boxes},
+    )
+
+
+def _row(results: Sequence[Result], columns: tuple[str, ...]) -> Row:
+    known = [result for result in results if "floors" in result]
+    details: dict[str, Any] = {}
+    if known:
+        names = ("ece_z", "ece_q", "ece_q_within")
+        details["bands"] = {name: [result["floors"].get(name) for result in known] for name in names}
+        details["by_corner"] = [result["by_corner"] for result in known]
+    with_candidates = [result for result in results if "candidates" in result]
+    if with_candidates:
+        details["candidates"] = candidates_of(with_candidates, _OF_CANDIDATES)
+    return row_of(results, columns, **details)
+
+
+def _floors(results: Results) -> dict[str, Any]:
+    """Scores of a calibrated model whose boxes depend on each other as those of the oracle, or the first row, do."""
+    known = [result for row in ("oracle", *results) for result in results.get(row, ()) if "floors" in result]
+    return dict(known[0]["floors"]) if known else {}
+
+
+def corner_section(table: Table) -> str:
+    """Scale of residuals and ECE(z) of each corner coordinate, means over seeds; 1 is right."""
+    lines = []
+    for name, row in table.rows.items():
+        seeds = row.details.get("by_corner") or []
+        cells = []
+        for corner in CORNERS:
+            scale, ece = (Spread.of([seed[corner][value] for seed in seeds]).mean for value in ("scale", "ece_z"))
+            cells.append(_MISSING if scale is None or ece is None else f"{scale:.3g} ({100 * ece:.3g})")
+        if seeds:
+            lines.append([row_label(name, table), *cells])
+    return lines_of(["", *CORNERS], lines) if lines else ""
