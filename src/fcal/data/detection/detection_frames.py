@@ -253,10 +253,10 @@ class DetectionFrames(DetectionDataset):
             message = f"expected {image.image} of the size that its labels state, {expected}, got {actual}"
             raise FrameError(image.image, message)
         placement = self._view.placement(image.size, focal=1.0)
-        factors = torch.tensor([placement.scale[1], placement.scale[0]] * 2, dtype=torch.float32)
+        factors = torch.tensor([placement.scale[1], placement.scale[0]] * 2, dtype=torch.float64)
         columns = {"boxes": image.boxes, "labels": image.labels, "ignored": image.ignored, "crowd": image.crowd}
         target = {
-            name: values * factors if name in _BOXES + _SIDES else values
+            name: (values * factors).float() if name in _BOXES + _SIDES else values
             for name, values in {**columns, **image.extras}.items()
         }
         if self._masks:

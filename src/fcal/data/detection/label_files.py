@@ -74,12 +74,13 @@ def read_json(path: Path, content: str, keys: Sequence[str]) -> dict[str, Any]:
     Raises:
         ValueError: The file cannot be read, is no JSON, or has another schema.
     """
+    text = read_text(path, content)
     try:
-        document = json.loads(read_text(path, content))
+        document = json.loads(text)
     except RecursionError:
         raise ValueError(f"expected {path} {content}, got JSON that is nested too deeply") from None
-    except json.JSONDecodeError as error:
-        raise ValueError(f"expected {path} {content}, got no JSON: {error}") from None
+    except ValueError as error:  # no JSON, or a number of thousands of digits
+        raise ValueError(f"expected {path} {content}, got no JSON: {str(error)[: 2 * _SHOWN]}") from None
     if not isinstance(document, dict):
         raise ValueError(f"expected {path} {content}, got JSON of a {type(document).__name__}")
     missing = [key for key in keys if key not in document]
