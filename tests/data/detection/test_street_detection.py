@@ -62,19 +62,15 @@ def test_sigma_follows_its_formula(streets):
 def test_sigma_grows_with_what_makes_a_label_uncertain(name):
     values = {"occluded": 0.1, "truncated": 0.1, "distance": 20.0}
     box, noise = torch.tensor([[0.0, 0.0, 60.0, 40.0]]), BoxNoise()
-    before, after = (
-        noise.sigmas(
-            box, **{key: torch.tensor([value * (2 if key == name else 1) * scale]) for key, value in values.items()}
-        )
-        for scale in (1.0, 1.0001)
+    less, more = (
+        noise.sigmas(box, **{key: torch.tensor([value]) for key, value in chosen.items()})
+        for chosen in (values, {**values, name: 2 * values[name]})
     )
-    plain = noise.sigmas(box, **{key: torch.tensor([value]) for key, value in values.items()})
-    assert bool((before > plain).all())
-    assert bool((after >= before).all())
+    assert bool((more > less).all())
 
 
 def test_noise_is_standard_normal_in_units_of_sigma():
-    """About 6,000 edges: the p-values of a uniform, 1 in 10,000 seeds would fail one of the two tests by chance."""
+    """Were the seed not fixed, 1 in 20,000 would fail the first test, 1 in 10,000 the second, 1 in 25,000 the third."""
     config = StreetDetectionConfig(train=80, validation=10, test=10, height=48, width=160, antialiasing=False)
     frames = StreetDetection(config)
     targets = [frames[index]["target"] for index in range(0, 100, 2)]
