@@ -52,8 +52,8 @@ def cityscapes(
         folders: ``"train"``, ``"val"`` or ``"test"`` (whose labels Cityscapes does not publish).
         source: ``"instances"`` for boxes around the visible pixels of ``instanceIds.png``, in which parts of a group
             that are separated by an empty column are regions of their own; or ``"polygons"`` for boxes around the
-            outlines in ``polygons.json``, which is several times faster and includes parts that others hide. Street
-            worlds need the first: their polygons are pieces of objects.
+            outlines in ``polygons.json``, which include parts that others hide. Street worlds need the first: their
+            polygons are pieces of objects.
         masks: Add pixels of objects to items; for ``"instances"`` only.
         size: Height and width of items; None for those of each image.
         cache: Keep images in memory.
