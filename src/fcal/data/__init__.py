@@ -1,15 +1,15 @@
-"""Datasets with known noise, frames of images and depth, assignment to folds, and the registry of datasets."""
+"""Datasets with known noise, images with depth or boxes, assignment to folds, and the registry of datasets."""
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
-from torch import Tensor
 from torch.utils.data import Dataset
 
 from fcal._registry import Registry
 from fcal.data.bokeh import Bokeh, BokehConfig, BokehSplits
 from fcal.data.depth_frames import DepthFrame, DepthFrames, DepthSplits, DepthTruth, FrameSplits
 from fcal.data.depth_views import DepthView
+from fcal.data.detection import by_name as detection_format
 from fcal.data.folds import fold_numbers, group_numbers
 from fcal.data.kitti_depth import kitti_depth, kitti_depth_splits
 from fcal.data.kitti_mini import kitti_mini, kitti_mini_splits
@@ -43,15 +43,15 @@ class Splits(Protocol):
     """Training, validation and test data."""
 
     @property
-    def train(self) -> Dataset[Mapping[str, Tensor]]:
+    def train(self) -> Dataset[Mapping[str, Any]]:
         """Data that the weights are fitted to."""
 
     @property
-    def validation(self) -> Dataset[Mapping[str, Tensor]]:
+    def validation(self) -> Dataset[Mapping[str, Any]]:
         """Data for choosing epochs, hyper-parameters and recalibrators."""
 
     @property
-    def test(self) -> Dataset[Mapping[str, Tensor]]:
+    def test(self) -> Dataset[Mapping[str, Any]]:
         """Data for the report only."""
 
 
@@ -60,6 +60,10 @@ _FACTORIES.add("bokeh", BokehSplits.from_options)
 _FACTORIES.add("kitti-depth", kitti_depth_splits)
 _FACTORIES.add("kitti-mini", kitti_mini_splits)
 _FACTORIES.add("street", StreetSplits.from_options)
+_FACTORIES.add("kitti-object", detection_format("kitti"))
+for _name in ("cityscapes", "coco", "voc"):
+    _FACTORIES.add(_name, detection_format(_name))
+_FACTORIES.add("street-detection", detection_format("street"))
 
 
 def names() -> list[str]:

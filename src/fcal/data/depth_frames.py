@@ -2,7 +2,8 @@
 
 import os
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, SupportsIndex
@@ -298,10 +299,29 @@ def read_map(path: Path, shape: tuple[int, ...] | None) -> NDArray[np.int32]:
     return pixels.astype(np.int32)
 
 
-def _decoded(path: Path, mode: str | None) -> tuple[NDArray[Any], str]:
-    """Pixels of an image file, converted to a mode unless they have 16 bits or more; and the mode stored.
+def image_size(path: Path) -> tuple[int, int]:
+    """Height and width of an image, from the beginning of its file.
 
-    Pillow reports a damaged file; torchvision's decoder of PNG ends the process for some (a segmentation fault).
+    Raises:
+        FrameError: The file does not exist, or is no image.
+    """
+    with _opened(path) as image:
+        return image.height, image.width
+
+
+def _decoded(path: Path, mode: str | None) -> tuple[NDArray[Any], str]:
+    """Pixels of an image file, converted to a mode unless they have 16 bits or more; and the mode stored."""
+    with _opened(path) as image:
+        stored = image.mode
+        converts = mode is not None and stored != mode and not stored.startswith(("I", "F"))
+        return np.array(image.convert(mode) if converts else image), stored
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """An image of Pillow, which reports a damaged file; torchvision's decoder of PNG ends the process for some.
+
+    Errors are raised as a :class:`FrameError`.
     """
     try:
         from PIL import Image  # reading frames is optional
@@ -310,14 +330,30 @@ def _decoded(path: Path, mode: str | None) -> tuple[NDArray[Any], str]:
     try:
         with warnings.catch_warnings(), Image.open(path) as image:
             warnings.simplefilter("ignore")  # of Pillow, about metadata and transparency
-            stored = image.mode
-            converts = mode is not None and stored != mode and not stored.startswith(("I", "F"))
-            return np.array(image.convert(mode) if converts else image), stored
+            yield image
     except FileNotFoundError:
         raise FrameError(path, f"expected {path}, got no such file") from None
     except Exception as error:  # Pillow raises many types of errors: OSError, SyntaxError, struct.error, ...
         reason = " ".join(str(error).replace(f"{os.fspath(path)!r}", "").split())[:120] or type(error).__name__
         raise FrameError(path, f"expected {path} an image file that can be read, got: {reason}") from None
+
+
+def read_text(path: str | os.PathLike[str], content: str) -> str:
+    """Text of a file in UTF-8.
+
+    Args:
+        path: The file.
+        content: What it should hold, for the message.
+
+    Raises:
+        ValueError: The file cannot be read, or is not text.
+    """
+    try:
+        return Path(path).read_text(encoding="utf-8-sig")  # editors of Windows begin it with a mark
+    except UnicodeDecodeError:
+        raise ValueError(f"expected {path} a text file in UTF-8, got other bytes") from None
+    except (OSError, ValueError) as error:  # the second for an impossible name
+        raise ValueError(f"expected {path} {content}, got: {getattr(error, 'strerror', error)}") from None
 
 
 @dataclass(frozen=True, kw_only=True)

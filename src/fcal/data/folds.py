@@ -48,7 +48,7 @@ def fold_numbers(rows: int, folds: int, *, groups: Sequence[Any] | Tensor | None
     members = group_numbers(groups, rows)
     sizes = torch.bincount(members)
     _check_enough(folds, len(sizes), "groups")
-    return _assigned(sizes, torch.full((folds,), len(members) / folds), generator)[members]
+    return assigned(sizes, torch.full((folds,), len(members) / folds), generator)[members]
 
 
 def left_out_rows(
@@ -99,7 +99,7 @@ def left_out_rows(
         index[torch.randperm(rows, generator=generator)] = torch.bucketize(torch.arange(rows), ends, right=True)
     else:
         numbers = group_numbers(groups, rows)
-        index = _assigned(torch.bincount(numbers), sizes * rows, generator)[numbers]
+        index = assigned(torch.bincount(numbers), sizes * rows, generator)[numbers]
     out = torch.zeros(len(sets), members, dtype=torch.bool)
     for number, judging in enumerate(sets):
         out[number, list(judging)] = True
@@ -181,8 +181,14 @@ def group_numbers(groups: Sequence[Any] | Tensor, rows: int) -> Tensor:
     return torch.from_numpy(np.unique(labels, return_inverse=True)[1])
 
 
-def _assigned(sizes: Tensor, capacities: Tensor, generator: torch.Generator) -> Tensor:
-    """Bin of each group: largest groups first, each to the bin with the most room left; ties are random."""
+def assigned(sizes: Tensor, capacities: Tensor, generator: torch.Generator) -> Tensor:
+    """Bin of each group: largest groups first, each to the bin with the most room left; ties are random.
+
+    Args:
+        sizes: Number of rows of each group. Shape ``(groups,)``.
+        capacities: Number of rows that each bin should have. Shape ``(bins,)``.
+        generator: Source of randomness.
+    """
     order = torch.randperm(len(sizes), generator=generator)
     order = order[sizes[order].argsort(descending=True, stable=True)]
     room = capacities.tolist()

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from fcal._checks import check_number
 from fcal._config import config_from
 from fcal._registry import Registry
-from fcal.data.depth_frames import DepthFrame, DepthSplits, FrameSplits
+from fcal.data.depth_frames import DepthFrame, DepthSplits, FrameSplits, read_text
 from fcal.data.depth_views import DepthView
 
 FOCAL = 721.5377  # of most KITTI cameras, and the largest, so that no frame needs padding after the crop
@@ -169,12 +169,7 @@ def read_list(path: str | os.PathLike[str]) -> list[ListedFrame]:
     Raises:
         ValueError: The file cannot be read, or a line is malformed; the message names its number.
     """
-    try:
-        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()  # editors of Windows begin it with a mark
-    except UnicodeDecodeError:
-        raise ValueError(f"expected {path} a text file in UTF-8, got other bytes") from None
-    except (OSError, ValueError) as error:  # the second for an impossible name
-        raise ValueError(f"expected {path} a list of frames, got: {getattr(error, 'strerror', error)}") from None
+    lines = read_text(path, "a list of frames").splitlines()
     return [_listed(line, f"line {number} of {path}") for number, line in enumerate(lines, start=1) if line.strip()]
 
 

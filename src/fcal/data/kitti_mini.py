@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fcal._config import config_from
-from fcal.data.depth_frames import DepthFrame, DepthSplits, FrameSplits
+from fcal.data.depth_frames import DepthFrame, DepthSplits, FrameSplits, read_text
 from fcal.data.depth_views import DepthView
 from fcal.data.kitti_depth import CALIBRATION, focal_length, views
 
@@ -24,7 +24,8 @@ VALIDATION_DRIVES = (
 FIRST_OF_VALIDATION = 132  # number of the first frame of drive 0005 to validate on: the last of seven time blocks
 GAP = 10  # frames before it that are not used: one second
 BLOCK = 22  # frames of a time block: 2.2 seconds
-_COLUMNS = ("frame", "drive", "eigen")
+DRIVES = "raw_drive_of_frame.csv"
+_COLUMNS, _SIDES = ("frame", "drive", "eigen"), ("train", "test", "none")
 
 
 def kitti_mini(folder: str | os.PathLike[str]) -> FrameSplits:
@@ -99,18 +100,27 @@ def object_frames(folder: Path) -> dict[str, list[DepthFrame]]:
         folder: Contains ``image_2/*.jpg``, ``depth/*.png``, ``calib/*.txt`` and ``raw_drive_of_frame.csv``, a table of
             the drive of each frame.
     """
-    table = folder / "raw_drive_of_frame.csv"
-    try:
-        rows = list(csv.DictReader(table.read_text(encoding="utf-8").splitlines()))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"expected {table} a table in CSV, got: {error}") from None
-    frames: dict[str, list[DepthFrame]] = {"train": [], "test": [], "none": []}
-    for number, row in enumerate(rows, start=2):
-        if not all(row.get(name) for name in _COLUMNS) or row["eigen"] not in frames:
-            expected = f"{', '.join(_COLUMNS)} ({', '.join(frames)})"
-            raise ValueError(f"expected line {number} of {table} with {expected}, got {list(row.values())}")
+    frames: dict[str, list[DepthFrame]] = {side: [] for side in _SIDES}
+    for row in drives_of_frames(folder / DRIVES):
         frames[row["eigen"]].append(_object_frame(folder, row["frame"], row["drive"]))
     return frames
+
+
+def drives_of_frames(table: Path) -> list[dict[str, str]]:
+    """Rows of the table of drives, with ``frame``, ``drive`` and ``eigen``, the side of Eigen's split.
+
+    Raises:
+        ValueError: The file cannot be read, or a line is malformed; the message names its number.
+    """
+    try:
+        rows = list(csv.DictReader(read_text(table, "a table in CSV").splitlines()))
+    except csv.Error as error:
+        raise ValueError(f"expected {table} a table in CSV, got: {error}") from None
+    for number, row in enumerate(rows, start=2):
+        if not all(row.get(name) for name in _COLUMNS) or row["eigen"] not in _SIDES:
+            expected = f"{', '.join(_COLUMNS)} ({', '.join(_SIDES)})"
+            raise ValueError(f"expected line {number} of {table} with {expected}, got {list(row.values())}")
+    return rows
 
 
 def _object_frame(folder: Path, name: str, drive: str) -> DepthFrame:

@@ -25,6 +25,7 @@ _CAMERA_HEIGHT = 1.65  # metres
 _STREAMS = {"drive": 0, "frame": 1}  # independent random numbers of one seed
 _MOST_DRIVES = 9999  # their names have four digits
 _PER_FRAME = 8  # random numbers of a frame besides those of its pixels
+_PARTLY, _LARGELY = 0.1, 0.5  # occluded shares at which KITTI's levels 1 and 2 begin
 LABELS = {  # Cityscapes' numbers of classes
     "sky": 23,
     "road": 7,
@@ -123,6 +124,11 @@ class StreetObject:
     location: Vector
     size: Vector
     yaw: float
+
+    @property
+    def occlusion(self) -> int:
+        """KITTI's level: 0 for fully visible, 1 for partly and 2 for largely occluded."""
+        return int(self.occluded >= _PARTLY) + int(self.occluded >= _LARGELY)
 
 
 @dataclass(frozen=True, kw_only=True)

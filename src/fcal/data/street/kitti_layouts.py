@@ -19,7 +19,6 @@ _LISTS = {"train": "eigen_train", "validation": "eigen_val", "test": "eigen_test
 _LARGEST = 2**16 - 1
 _SMALLEST = 4  # pixels of height below which an object is DontCare
 _HIDDEN = 0.9  # share of an object above which it is DontCare
-_PARTLY, _LARGELY = 0.1, 0.5  # occluded shares at which KITTI's levels 1 and 2 begin
 
 _DEPTH_README = """A world of rendered streets, made by `fcal data street`. No frame of it was taken with a camera.
 
@@ -156,11 +155,10 @@ def label_line(found: StreetObject) -> str:
     box = f"{left:.2f} {top:.2f} {right - 1:.2f} {bottom - 1:.2f}"
     if bottom - top < _SMALLEST or found.occluded > _HIDDEN:
         return f"DontCare -1 -1 -10 {box} -1 -1 -1 -1000 -1000 -1000 -10"
-    level = int(found.occluded >= _PARTLY) + int(found.occluded >= _LARGELY)
     x, y, z = found.location
     alpha = math.remainder(found.yaw - math.atan2(x, z), 2 * math.pi)
     metres = " ".join(f"{value:.2f}" for value in (*found.size, x, y, z, found.yaw))
-    return f"{found.kind} {found.truncated:.2f} {level} {alpha:.2f} {box} {metres}"
+    return f"{found.kind} {found.truncated:.2f} {found.occlusion} {alpha:.2f} {box} {metres}"
 
 
 def _object_calibration(config: StreetConfig) -> str:
