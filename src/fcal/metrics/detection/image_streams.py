@@ -10,6 +10,7 @@ from torch import Tensor
 from fcal.metrics.detection.records import Detections, Truths
 
 Attributes = Mapping[str, Any]
+_DECIMALS = 6
 _END = object()  # of a stream
 
 
@@ -58,7 +59,10 @@ def attribute_of(attributes: Attributes, name: str, truths: Truths) -> Tensor:
     """
     if name not in attributes:
         return torch.full((len(truths),), torch.nan, dtype=torch.float64)
-    values = torch.as_tensor(attributes[name], dtype=torch.float64).cpu()
+    given = torch.as_tensor(attributes[name]).cpu()
+    values = given.double()
+    if given.dtype == torch.float32:  # 0.15 in float32 is above 0.15, a limit of KITTI
+        values = values.round(decimals=_DECIMALS)
     if values.shape != (len(truths),):
         shape = tuple(values.shape)
         raise ValueError(f"expected attribute {name!r} of shape {(len(truths),)}, one per object, got {shape}")
