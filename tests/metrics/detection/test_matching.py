@@ -1,12 +1,19 @@
 """Tests of fcal.metrics.detection.matching, against loops over all pairs or all assignments."""
 
+import csv
 import itertools
+import os
+from pathlib import Path
 
 import pytest
 import torch
 from metrics.detection.random_images import SIZE, random_images
+from numpy.testing import assert_allclose
 
 from fcal.metrics.detection import Detections, MatchingRule, Truths, match, pairwise_covered_share, pairwise_iou
+
+DATA = Path(os.environ.get("FCAL_DATA", Path(__file__).parents[4] / "shared/data"))
+PAIRS = DATA / "kitti_det2d_residuals/car_matches.csv"
 
 
 def area(box):
@@ -207,3 +214,21 @@ def test_overlap_of_a_box_without_area_is_zero():
 def test_matching_rule_rejects(options, error, message):
     with pytest.raises(error, match=message):
         MatchingRule(**options)
+
+
+@pytest.mark.skipif(not PAIRS.exists(), reason=f"no kitti_det2d_residuals in {DATA}; set FCAL_DATA")
+def test_match_finds_the_pairs_of_a_real_detector_on_kitti():
+    """The file has pairs that were found greedily by score at an overlap of 0.5, with their overlap to 4 digits."""
+    frames = {}
+    with PAIRS.open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            if row["split"] == "val":
+                frames.setdefault(row["frame"], []).append(row)
+    for rows in itertools.islice(frames.values(), 400):
+        boxes, truths = (
+            [[float(row[f"{kind}{c}"]) for c in ("x1", "y1", "x2", "y2")] for row in rows] for kind in "pg"
+        )
+        scores = [min(max(float(row["score"]), 0.0), 1.0) for row in rows]
+        matches = match(*image(boxes, truths, scores=scores))
+        assert matches.detections.tolist() == matches.truths.tolist() == list(range(len(rows)))
+        assert_allclose(matches.iou, [float(row["iou"]) for row in rows], atol=6e-5)

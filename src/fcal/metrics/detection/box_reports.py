@@ -168,7 +168,7 @@ def box_report(state: MatchedBoxes, rule: MatchingRule, options: BoxOptions, *, 
     Raises:
         ValueError: No pair, or no error bars at all.
     """
-    state = _in_order(state)
+    state = state.in_order()
     sigmas = state.covariances.diagonal(dim1=1, dim2=2).sqrt()
     _check_pairs(state, sigmas)
     image = torch.unique(state.image, return_inverse=True)[1]
@@ -191,15 +191,6 @@ def box_report(state: MatchedBoxes, rule: MatchingRule, options: BoxOptions, *, 
         scores=score_calibration(state.scores, state.right, image=state.image_of_score, bins=options.score_bins),
         facets=_facets(state, sigmas, image, options),
     )
-
-
-def _in_order(state: MatchedBoxes) -> MatchedBoxes:
-    """Rows sorted by image, so that the order of batches does not matter."""
-    state = MatchedBoxes(*(value.cpu() for value in state))
-    pairs, scored = torch.argsort(state.image, stable=True), torch.argsort(state.image_of_score, stable=True)
-    *rows, scores, right, image_of_score, counts = state
-    ordered = [value[pairs] for value in rows], [value[scored] for value in (scores, right, image_of_score)]
-    return MatchedBoxes(*ordered[0], *ordered[1], counts)
 
 
 def _check_pairs(state: MatchedBoxes, sigmas: Tensor) -> None:

@@ -59,23 +59,36 @@ class MatchedBoxes(NamedTuple):
         """Total of one of ``COUNTS``."""
         return int(self.counts[:, COUNTS.index(name)].sum())
 
+    def in_order(self) -> "MatchedBoxes":
+        """Rows sorted by image, so that the order of batches does not matter, on the CPU."""
+        of_pairs, of_scores = (torch.argsort(image, stable=True) for image in (self.image, self.image_of_score))
+        split = self._fields.index("scores")
+        pairs, scores = (
+            [value[order].cpu() for value in values]
+            for values, order in ((self[:split], of_pairs), (self[split:-1], of_scores))
+        )
+        return MatchedBoxes(*[*pairs, *scores, self.counts.cpu()])
+
 
 def empty_matched_boxes() -> MatchedBoxes:
     """State before any data."""
-    floats = {"dtype": torch.float64}
+
+    def rows(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
+        return torch.zeros(0, *shape, dtype=dtype)
+
     return MatchedBoxes(
-        boxes=torch.zeros(0, 4, **floats),
-        covariances=torch.zeros(0, 4, 4, **floats),
-        targets=torch.zeros(0, 4, **floats),
-        labels=torch.zeros(0, dtype=torch.int64),
-        touching=torch.zeros(0, 4, dtype=torch.bool),
-        distance=torch.zeros(0, **floats),
-        truncation=torch.zeros(0, **floats),
-        image=torch.zeros(0, dtype=torch.int64),
-        scores=torch.zeros(0, **floats),
-        right=torch.zeros(0, dtype=torch.bool),
-        image_of_score=torch.zeros(0, dtype=torch.int64),
-        counts=torch.zeros(0, len(COUNTS), dtype=torch.int64),
+        boxes=rows(4),
+        covariances=rows(4, 4),
+        targets=rows(4),
+        labels=rows(dtype=torch.int64),
+        touching=rows(4, dtype=torch.bool),
+        distance=rows(),
+        truncation=rows(),
+        image=rows(dtype=torch.int64),
+        scores=rows(),
+        right=rows(dtype=torch.bool),
+        image_of_score=rows(dtype=torch.int64),
+        counts=rows(len(COUNTS), dtype=torch.int64),
     )
 
 

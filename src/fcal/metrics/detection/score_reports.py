@@ -135,7 +135,7 @@ def _ece(gaps: _Array, counts: _Array) -> _Array:
 def _table(cluster: np.ndarray[Any, Any], bin_of: np.ndarray[Any, Any], bins: int, weight: _Array) -> _Array:
     """Sums of a weight in each bin of each image. Shape ``(images, bins)``."""
     images = int(cluster.max()) + 1
-    return np.bincount(cluster * bins + bin_of, weight, images * bins).reshape(images, bins)
+    return np.bincount(cluster * bins + bin_of, weight, images * bins).astype(np.float64).reshape(images, bins)
 
 
 def _resampled(tables: list[_Array]) -> _Array:
