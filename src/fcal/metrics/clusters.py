@@ -362,9 +362,9 @@ def cluster_report(state: ClusterState, grid: Grid, *, seed: int) -> ClusterRepo
         clusters=number_of_clusters(len(cells), bool(state.hashed)),
         df=grid.df,
         bins=grid.bins,
-        ece_z=_interval(values[0], _ece_of_z(resampled, grid), bands[0]),
+        ece_z=interval_of_error(values[0], _ece_of_z(resampled, grid), bands[0]),
         ece_z_band=bands[0],
-        ece_q=_interval(values[1], _ece_of_q(resampled, squares, grid), bands[1]),
+        ece_q=interval_of_error(values[1], _ece_of_q(resampled, squares, grid), bands[1]),
         ece_q_band=bands[1],
         **_within(q, state.deviations.tolist(), weights, grid),
         short_clusters=int((q.sum(1) == 0).sum()),
@@ -448,7 +448,7 @@ def _within(q: Integers, deviations: list[float], weights: Array, grid: Grid) ->
     first, second = (total / count for total in deviations)
     mean, variance, floor = grid.df + first, max(second - first**2, 0.0), floors(count, grid.bins, 1).ece
     values = (
-        _interval(expected_calibration_error(shares), errors, floor),
+        interval_of_error(expected_calibration_error(shares), errors, floor),
         floor,
         float(maximum_calibration_error(shares)),
         divergence_of_moments(reverse_kl, mean, variance, grid.df),
@@ -457,7 +457,7 @@ def _within(q: Integers, deviations: list[float], weights: Array, grid: Grid) ->
     return {**dict(zip(names, values, strict=True)), "sums_within": count}
 
 
-def _interval(value: Array, resampled: Array, calibrated: Floor) -> Interval:
+def interval_of_error(value: Array, resampled: Array, calibrated: Floor) -> Interval:
     """Interval of a score from resampled ones, which noise makes too large where the score is near 0."""
     reach = max(float(np.quantile(resampled, 0.975)) - float(value), 0.0)
     low = max(float(value) - reach, 0.0) if value > calibrated.q95 else 0.0

@@ -48,9 +48,13 @@ class StreamingReport(Metric):  # type: ignore[misc]
 
         return unboxed
 
+    def _copied_states(self) -> dict[str, Any]:
+        """States by name, to return to where a batch has no report."""
+        return {name: getattr(self, name).clone() for name in self._defaults}
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Add a batch and return the report of it alone; a batch without a report is not added."""
-        states = {name: getattr(self, name).clone() for name in self._defaults}
+        states = self._copied_states()
         count: int = self._update_count
         try:
             return super().forward(*args, **kwargs)

@@ -1,5 +1,54 @@
 """Evaluation of detected boxes with error bars."""
 
-from fcal.metrics.detection.records import Detections, Truths
+import importlib
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Detections", "Truths"]
+from fcal.metrics.detection.box_reports import BoxOptions, BoxReport, box_calibration
+from fcal.metrics.detection.coco_precision import PrecisionReport, average_precision
+from fcal.metrics.detection.energy_scores import energy_score
+from fcal.metrics.detection.kitti_precision import KittiReport, kitti_average_precision
+from fcal.metrics.detection.matching import Matches, MatchingRule, match, pairwise_covered_share, pairwise_iou
+from fcal.metrics.detection.matching_effects import MatchingEffect, matching_effect
+from fcal.metrics.detection.records import Detections, Truths
+from fcal.metrics.detection.score_reports import ScoreReport, score_calibration
+
+if TYPE_CHECKING:
+    from fcal.metrics.detection.streaming_boxes import AveragePrecision, BoxCalibration, KittiAveragePrecision
+
+__all__ = [
+    "AveragePrecision",
+    "BoxCalibration",
+    "BoxOptions",
+    "BoxReport",
+    "Detections",
+    "KittiAveragePrecision",
+    "KittiReport",
+    "Matches",
+    "MatchingEffect",
+    "MatchingRule",
+    "PrecisionReport",
+    "ScoreReport",
+    "Truths",
+    "average_precision",
+    "box_calibration",
+    "energy_score",
+    "kitti_average_precision",
+    "match",
+    "matching_effect",
+    "pairwise_covered_share",
+    "pairwise_iou",
+    "score_calibration",
+]
+
+# Modules that import torchmetrics, which takes seconds.
+_HOME_OF = {
+    "AveragePrecision": "streaming_boxes",
+    "BoxCalibration": "streaming_boxes",
+    "KittiAveragePrecision": "streaming_boxes",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'fcal.metrics.detection' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"fcal.metrics.detection.{_HOME_OF[name]}"), name)
