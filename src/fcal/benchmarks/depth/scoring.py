@@ -53,6 +53,7 @@ def scored(pred: Distribution | Tensor, test: Labels, *, bins: int, df: int) -> 
         "columns": rounded(row),
         "by_distance": by_distance(pred, test, bins=bins, df=df),
         "by_row": by_row(pred, test, bins=bins, df=df),
+        **({} if test.truth is not None else {"by_drive": by_drive(pred, test, bins=bins, df=df)}),
     }
 
 
@@ -66,6 +67,19 @@ def by_row(pred: Distribution, test: Labels, *, bins: int, df: int) -> dict[str,
     """Calibration in the upper, middle and lower third of images."""
     third = (test.row * len(_THIRDS)).long().clamp(max=len(_THIRDS) - 1)
     return _by_part(pred, test, third, _THIRDS, bins=bins, df=df)
+
+
+def by_drive(pred: Distribution, test: Labels, *, bins: int, df: int) -> dict[str, Any]:
+    """Calibration and accuracy of real frames, drive by drive."""
+    names = sorted(set(test.groups))
+    codes = torch.tensor([names.index(group) for group in test.groups])[test.image]
+    found = _by_part(pred, test, codes, names, bins=bins, df=df)
+    point = pred.mean
+    for name, entry in found.items():
+        own = codes == names.index(name)
+        part = test._replace(target=test.target[own])
+        entry |= {"frames": len(test.image[own].unique()), **rounded(accuracy(point[own], part))}
+    return found
 
 
 def _by_part(

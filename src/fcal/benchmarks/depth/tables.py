@@ -107,8 +107,8 @@ def _row(results: Sequence[Result]) -> Row:
         details["bands"] = {
             name: [result["floors"].get(name) for result in known] for name in ("ece_z", "ece_q", "ece_q_within")
         }
-        for name in ("by_distance", "by_row"):
-            details[name] = [result[name] for result in known]
+        for name in ("by_distance", "by_row", "by_drive"):
+            details |= {name: [result[name] for result in known]} if name in known[0] else {}
     with_candidates = [result for result in results if "candidates" in result]
     if with_candidates:
         details["candidates"] = candidates_of(with_candidates, _OF_CANDIDATES)
@@ -166,3 +166,18 @@ def part_section(table: Table, key: str) -> str:
             cells.append(_MISSING if scale is None or ece is None else f"{scale:.3g} ({100 * ece:.3g})")
         lines.append([row_label(name, table), *cells])
     return lines_of(["", *parts], lines) if lines else ""
+
+
+def drive_section(table: Table) -> str:
+    """SiLog and scale of residuals of every row, drive by drive, means over seeds."""
+    rows = {name: row.details["by_drive"] for name, row in table.rows.items() if row.details.get("by_drive")}
+    frames = {drive: entry["frames"] for seeds in rows.values() for seed in seeds for drive, entry in seed.items()}
+    lines = []
+    for drive, count in frames.items():
+        cells = []
+        for seeds in rows.values():
+            numbers = [seed[drive] for seed in seeds if drive in seed]
+            silog, scale = (Spread.of([entry[value] for entry in numbers]).mean for value in ("silog", "scale"))
+            cells.append(_MISSING if silog is None or scale is None else f"{100 * silog:.3g} / {scale:.3g}")
+        lines.append([f"{drive} ({count})", *cells])
+    return lines_of(["drive (frames)", *(row_label(name, table) for name in rows)], lines) if lines else ""

@@ -132,6 +132,7 @@ class DepthTask(Task[Settings]):
                 tables.part_section(table, "by_distance"),
             ),
             ("By place in the image: the same:", tables.part_section(table, "by_row")),
+            ("By drive: SiLog x100 / scale of the residuals:", tables.drive_section(table)),
         ]
         return [(sentence, text) for sentence, text in parts if text]
 
