@@ -50,7 +50,8 @@ class StreamingReport(Metric):  # type: ignore[misc]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Add a batch and return the report of it alone; a batch without a report is not added."""
-        states = {name: getattr(self, name).clone() for name in self._defaults}
+        current = {name: getattr(self, name) for name in self._defaults}
+        states = {name: x.clone() if isinstance(x, Tensor) else list(x) for name, x in current.items()}
         count: int = self._update_count
         try:
             return super().forward(*args, **kwargs)

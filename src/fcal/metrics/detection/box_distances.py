@@ -1,7 +1,5 @@
 """How far a truth is from a detected box: in standard deviations of its corners, and by overlap."""
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -112,13 +110,3 @@ def check_images(detections: object, truths: object) -> int:
     if len(detections) != len(truths):  # type: ignore[arg-type]
         raise ValueError(f"expected `detections` and `truths` of as many images, got {len(detections)} and {len(truths)}")  # type: ignore[arg-type]
     return len(truths)  # type: ignore[arg-type]
-
-
-def chi_square_quantile(level: float) -> float:
-    """Squared distance at the contour of a level, by bisection: the inverse of :func:`contour_level`."""
-    low, high = 0.0, 1e3
-    while high - low > 1e-12 * high:
-        middle = (low + high) / 2
-        inside = 1 - (1 + middle / 2) * math.exp(-middle / 2)
-        low, high = (middle, high) if inside < level else (low, middle)
-    return high
