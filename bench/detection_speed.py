@@ -150,7 +150,9 @@ def coco_evaluation(found: Sequence[Detections], there: Sequence[Truths]) -> tup
                     "iscrowd": 0,
                 }
             )
-        for box, label, score in zip(*(x.tolist() for x in (detected.boxes, detected.labels, detected.scores)), strict=True):
+        for box, label, score in zip(
+            *(x.tolist() for x in (detected.boxes, detected.labels, detected.scores)), strict=True
+        ):
             size = [box[2] - box[0], box[3] - box[1]]
             detections.append({"image_id": image, "category_id": label, "bbox": [*box[:2], *size], "score": score})
     truths.createIndex()

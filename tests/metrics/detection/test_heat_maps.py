@@ -164,6 +164,11 @@ def test_variance_far_beyond_the_image_is_finite():
 
 
 def test_truths_without_a_pixel_are_refused():
-    for there in (truth([40.0, 3.0, 50.0, 9.0], (16, 20)), truth([4.0, 3.0, 5.0, 9.0], (16, 20), np.zeros((16, 20)) > 0)):
-        with pytest.raises(ValueError, match=r"expected `truths` with pixels inside the image of 16 x 20, got object 0"):
+    for there in (
+        truth([40.0, 3.0, 50.0, 9.0], (16, 20)),
+        truth([4.0, 3.0, 5.0, 9.0], (16, 20), np.zeros((16, 20)) > 0),
+    ):
+        with pytest.raises(
+            ValueError, match=r"expected `truths` with pixels inside the image of 16 x 20, got object 0"
+        ):
             pixel_quality(single([4, 3, 12, 9], np.eye(4)), there)

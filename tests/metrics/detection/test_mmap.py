@@ -43,12 +43,7 @@ def by_pycocotools(found, there, contours=CONTOURS):
             if not gt or not dt:
                 return []
             order = np.argsort([-d["score"] for d in dt], kind="mergesort")[:100]
-            return np.array(
-                [
-                    [stats.chi2.sf(distance(*dt[i]["law"], g["truth"]), df=4) for g in gt]
-                    for i in order
-                ]
-            )
+            return np.array([[stats.chi2.sf(distance(*dt[i]["law"], g["truth"]), df=4) for g in gt] for i in order])
 
     truths, annotations, results = COCO(), [], []
     for image, (detected, objects) in enumerate(zip(found, there, strict=True)):

@@ -189,5 +189,7 @@ def test_wrong_arguments_are_refused(arguments, options, message):
 
 
 def test_a_single_record_instead_of_a_list_is_refused():
-    with pytest.raises(TypeError, match="expected `detections` a sequence of Detections, one per image, got Detections"):
+    with pytest.raises(
+        TypeError, match="expected `detections` a sequence of Detections, one per image, got Detections"
+    ):
         detection_quality(found([BOX]), there([BOX]))

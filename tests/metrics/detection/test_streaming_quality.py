@@ -7,7 +7,6 @@ import subprocess
 import sys
 
 import pytest
-import torch
 from metrics.detection.whole_image import random_scene
 from metrics.same_reports import flat
 from numpy.testing import assert_allclose
@@ -17,7 +16,6 @@ from fcal.metrics.detection import (
     Consistency,
     DetectionQuality,
     MahalanobisAveragePrecision,
-    Truths,
     consistency,
     detection_quality,
     mahalanobis_average_precision,
@@ -145,5 +143,3 @@ def test_importing_detection_metrics_imports_neither_scipy_nor_torchmetrics():
 def test_unknown_spatial_quality_is_refused_at_once():
     with pytest.raises(ValueError, match="expected `spatial` one of 'pixels', 'mahalanobis', got 'boxes'"):
         DetectionQuality(spatial="boxes")
-
-

@@ -108,7 +108,9 @@ def random_scene(seed, detections=3, truths=2, *, size=(18, 25), correlated=Fals
         boxes=torch.from_numpy(boxes),
         labels=truth_labels,
         image_size=size,
-        masks=torch.from_numpy(np.array([touched(b, size) & (draw.random(size) < 0.6) for b in boxes])) if masks else None,
+        masks=torch.from_numpy(np.array([touched(b, size) & (draw.random(size) < 0.6) for b in boxes]))
+        if masks
+        else None,
         ignored=torch.from_numpy(draw.random(truths) < ignored) if ignored else None,
     )
     return found, there

@@ -106,7 +106,11 @@ def check_images(detections: object, truths: object) -> int:
     """
     for name, items, kind in (("detections", detections, Detections), ("truths", truths, Truths)):
         if isinstance(items, kind) or not hasattr(items, "__len__") or not hasattr(items, "__getitem__"):
-            raise TypeError(f"expected `{name}` a sequence of {kind.__name__}, one per image, got {type(items).__name__}")
+            raise TypeError(
+                f"expected `{name}` a sequence of {kind.__name__}, one per image, got {type(items).__name__}"
+            )
     if len(detections) != len(truths):  # type: ignore[arg-type]
-        raise ValueError(f"expected `detections` and `truths` of as many images, got {len(detections)} and {len(truths)}")  # type: ignore[arg-type]
+        raise ValueError(
+            f"expected `detections` and `truths` of as many images, got {len(detections)} and {len(truths)}"
+        )  # type: ignore[arg-type]
     return len(truths)  # type: ignore[arg-type]

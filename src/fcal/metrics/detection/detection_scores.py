@@ -35,9 +35,10 @@ def detection_report(
         on_images: Called with the number of images of each batch, for a progress bar.
 
     Returns:
-        ``pdq`` (:func:`fcal.metrics.detection.detection_quality`), ``pdq_mahalanobis`` (its mask-free variant), ``mmap``
+        The dictionaries of four reports: ``pdq`` (:func:`fcal.metrics.detection.detection_quality`),
+        ``pdq_mahalanobis`` (its mask-free variant), ``mmap``
         (:func:`fcal.metrics.detection.mahalanobis_average_precision`) and ``consistency``
-        (:func:`fcal.metrics.detection.consistency`), each the dictionary of its report.
+        (:func:`fcal.metrics.detection.consistency`).
 
     Raises:
         ValueError: There are more of one than of the other.

@@ -6,27 +6,26 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fcal._checks import check_number
-from fcal.metrics.detection.box_distances import (
-    check_images,
-    contour_level,
-    is_passed_over,
-    overlap,
-    squared_mahalanobis,
+from fcal.metrics.detection.box_distances import check_images, overlap
+from fcal.metrics.detection.candidate_pairs import (
+    Array,
+    first_of_groups,
+    gathered,
+    greedy_hits,
+    greedy_pairs,
+    levels_of,
+    pairs_within,
+    pass_over,
+    ragged_pairs,
 )
 from fcal.metrics.detection.records import Detections, Truths
 from fcal.metrics.report import plain
 
 CONTOURS = (0.999, 0.995, 0.99, 0.95, 0.9, 0.85, 0.8, 0.7)
-MOST_DETECTIONS = 100  # of an image and class, as in COCO
 _RECALLS = np.linspace(0, 1, 101)
-_CHUNK = 1 << 18  # pairs of boxes whose distances exist at once
-_MOST_IMAGES = 1 << 20
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,8 +113,8 @@ def mahalanobis_average_precision(
     that is inside and not taken; each contour has its own pairs. Precision is read at 101 recalls and averaged over
     contours and classes that have truths. Large error bars can only help: read it beside calibration.
 
-    A detection that finds nothing is left out if at least half of its box lies within the box of an ignored truth of its
-    label or of label 0; ignored truths are never missed.
+    A detection that finds nothing is left out if at least half of its box lies within the box of an ignored truth of
+    its label or of label 0; ignored truths are never missed.
 
     Args:
         detections: Detections of each image.
@@ -144,7 +143,11 @@ def mahalanobis_average_precision(
 
 
 def consistency(
-    detections: Sequence[Detections], truths: Sequence[Truths], *, contours: Sequence[float] = CONTOURS, iou: float = 0.5
+    detections: Sequence[Detections],
+    truths: Sequence[Truths],
+    *,
+    contours: Sequence[float] = CONTOURS,
+    iou: float = 0.5,
 ) -> ConsistencyReport:
     """Share of matched truths inside each confidence contour.
 
@@ -180,15 +183,15 @@ def mmap_state(
 ) -> MMAPState:
     """State of some images; arguments as for :func:`mahalanobis_average_precision`."""
     levels = checked_contours(contours)
-    found, objects = _gathered(detections), _gathered(truths)
+    found, objects = gathered(detections), gathered(truths)
     ignored = objects.ignored
     counted, rest = objects.at(~ignored), objects.at(ignored)
-    found = found.at(_first_of_groups(found))
-    first, second, distances = _pairs_within(found, counted, float(levels.max()))
-    hits = _greedy(first, second, distances, levels, found.group, len(counted.group))
-    one, other = _ragged_pairs(found.image, rest.image)
+    found = found.at(first_of_groups(found))
+    first, second, distances = pairs_within(found, counted, float(levels.max()))
+    hits = greedy_hits(first, second, distances, levels, found.group, len(counted.group))
+    one, other = ragged_pairs(found.image, rest.image)
     on_ignored = np.zeros(len(found.group), dtype=bool)
-    on_ignored[one[_pass_over(found, rest, one, other)]] = True
+    on_ignored[one[pass_over(found, rest, one, other)]] = True
     return MMAPState(
         scores=torch.from_numpy(found.scores),
         labels=torch.from_numpy(found.labels),
@@ -251,19 +254,23 @@ def average_precision(hits: Array, passed_over: Array, truths: int) -> Array:
 
 
 def consistency_state(
-    detections: Sequence[Detections], truths: Sequence[Truths], *, contours: Sequence[float] = CONTOURS, iou: float = 0.5
+    detections: Sequence[Detections],
+    truths: Sequence[Truths],
+    *,
+    contours: Sequence[float] = CONTOURS,
+    iou: float = 0.5,
 ) -> ConsistencyState:
     """State of some images; arguments as for :func:`consistency`."""
     levels, least = checked_contours(contours), check_number("iou", iou, low=1e-6, high=1.0)
-    found, objects = _gathered(detections), _gathered(truths)
+    found, objects = gathered(detections), gathered(truths)
     counted = objects.at(~objects.ignored)
-    found = found.at(_first_of_groups(found))
-    first, second = _ragged_pairs(found.group, counted.group)
+    found = found.at(first_of_groups(found))
+    first, second = ragged_pairs(found.group, counted.group)
     shared = overlap(found.boxes[first], counted.boxes[second]).numpy()
     near = shared >= least
     first, second, gaps = first[near], second[near], 1 - shared[near]
-    pairs = _greedy_pairs(first, second, gaps, np.ones(1), found.group, len(counted.group))
-    matched = _levels(found, counted, first[pairs], second[pairs])
+    pairs = greedy_pairs(first, second, gaps, np.ones(1), found.group, len(counted.group))
+    matched = levels_of(found, counted, first[pairs], second[pairs])
     inside = (matched[:, None] <= levels).sum(0)
     return ConsistencyState(torch.tensor(len(matched)), torch.from_numpy(inside))
 
@@ -292,145 +299,3 @@ def checked_contours(contours: Sequence[float]) -> Array:
     if levels.ndim != 1 or not len(levels) or not bool(((levels > 0) & (levels < 1)).all()):
         raise ValueError(f"expected `contours` levels within (0, 1), got {list(contours)!r}")
     return levels
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Boxes:
-    """Boxes of all images in a row; ``group`` is a number for each image and class, sorted by it."""
-
-    boxes: Tensor
-    covariances: Tensor | None
-    scores: Array
-    labels: Array
-    image: Array
-    group: Array
-    ignored: Array
-
-    def at(self, index: Array) -> "_Boxes":
-        rows = torch.from_numpy(np.flatnonzero(index) if index.dtype == bool else index)
-        covariances = None if self.covariances is None else self.covariances[rows]
-        rest = {name: getattr(self, name)[index] for name in ("scores", "labels", "image", "group", "ignored")}
-        return _Boxes(boxes=self.boxes[rows], covariances=covariances, **rest)
-
-
-def _gathered(images: Sequence[Detections] | Sequence[Truths]) -> _Boxes:
-    """All boxes, sorted by class and image and, within these, by falling score."""
-    records = list(images)
-    if len(records) >= _MOST_IMAGES:
-        raise ValueError(f"expected `truths` of less than {_MOST_IMAGES} images at once, got {len(records)}; add states")
-    detected = [record for record in records if isinstance(record, Detections)]
-    objects = [record for record in records if isinstance(record, Truths)]
-    labels = _joined([record.labels for record in records], (), torch.int64).numpy()
-    image = np.arange(len(records)).repeat([len(record) for record in records])
-    none = np.zeros(len(labels))
-    scores = _joined([record.scores for record in detected], (), torch.float64).numpy() if detected else none
-    ignored = _joined([record.is_ignored for record in objects], (), torch.bool).numpy() if objects else none > 0
-    whole = _Boxes(
-        boxes=_joined([record.boxes for record in records], (4,), torch.float64),
-        covariances=None if objects else _joined([record.covariances for record in detected], (4, 4), torch.float64),
-        scores=scores,
-        labels=labels,
-        image=image,
-        group=labels * _MOST_IMAGES + image,
-        ignored=ignored,
-    )
-    return whole.at(np.lexsort((-scores, whole.group)))
-
-
-def _joined(parts: list[Tensor], shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    empty = torch.zeros(0, *shape, dtype=dtype)
-    return torch.cat([empty, *(part.detach().cpu() for part in parts)]).to(dtype)
-
-
-def _first_of_groups(boxes: _Boxes) -> Array:
-    """Whether a detection is among the first 100 of its image and class."""
-    return np.arange(len(boxes.group)) - np.searchsorted(boxes.group, boxes.group, side="left") < MOST_DETECTIONS
-
-
-def _ragged_pairs(keys: Array, others: Array) -> tuple[Array, Array]:
-    """Indices of all pairs with the same key."""
-    order = np.argsort(others, kind="stable")
-    starts, ends = (np.searchsorted(others[order], keys, side=side) for side in ("left", "right"))  # type: ignore[call-overload]
-    counts = ends - starts
-    first = np.arange(len(keys)).repeat(counts)
-    within = np.arange(len(first)) - (counts.cumsum() - counts).repeat(counts)
-    return first, order[starts.repeat(counts) + within]
-
-
-def _pairs_within(found: _Boxes, objects: _Boxes, highest: float) -> tuple[Array, Array, Array]:
-    """Pairs of one image and class whose truth is inside the largest contour, and its level."""
-    first, second = _ragged_pairs(found.group, objects.group)
-    parts = []
-    for start in range(0, len(first), _CHUNK):
-        one, other = first[start : start + _CHUNK], second[start : start + _CHUNK]
-        levels = _levels(found, objects, one, other)
-        near = levels <= highest
-        parts.append((one[near], other[near], levels[near]))
-    if not parts:
-        return first, second, np.zeros(0)
-    one, other, levels = (np.concatenate(each) for each in zip(*parts, strict=True))
-    return one, other, levels
-
-
-def _levels(found: _Boxes, objects: _Boxes, first: Array, second: Array) -> Array:
-    assert found.covariances is not None
-    one, other = torch.from_numpy(first), torch.from_numpy(second)
-    return contour_level(squared_mahalanobis(found.boxes[one], found.covariances[one], objects.boxes[other])).numpy()
-
-
-def _pass_over(found: _Boxes, regions: _Boxes, first: Array, second: Array) -> Array:
-    labels, others = torch.from_numpy(found.labels[first]), torch.from_numpy(regions.labels[second])
-    return is_passed_over(found.boxes[first], labels, regions.boxes[second], others).numpy()
-
-
-def _greedy(first: Array, second: Array, gaps: Array, limits: Array, group: Array, truths: int) -> Array:
-    """Whether each detection finds a truth, by limit. Shape ``(n, limits)``."""
-    hits = np.zeros((len(group), len(limits)), dtype=bool)
-    for detections, columns, _ in _rounds(first, second, gaps, limits, group, truths):
-        hits[detections, columns] = True
-    return hits
-
-
-def _greedy_pairs(first: Array, second: Array, gaps: Array, limits: Array, group: Array, truths: int) -> Array:
-    """Indices of the pairs that are made, for a single limit."""
-    chosen = [pairs for *_, pairs in _rounds(first, second, gaps, limits, group, truths)]
-    return np.sort(np.concatenate([np.zeros(0, dtype=np.int64), *chosen]))
-
-
-def _rounds(
-    first: Array, second: Array, gaps: Array, limits: Array, group: Array, truths: int
-) -> list[tuple[Array, Array, Array]]:
-    """Greedy pairs, in rounds: in each, the next detection of every image and class takes its nearest free truth.
-
-    Args:
-        first: Detection of each pair, rising; detections of a group are in falling order of score.
-        second: Truth of each pair.
-        gaps: Distance of each pair.
-        limits: Largest distances; each limit has its own pairs.
-        group: Group of each detection, rising.
-        truths: Number of truths.
-
-    Returns:
-        Of each round the detections that take a truth, the index of the limit, and the pair.
-    """
-    candidates, starts = np.unique(first, return_index=True)
-    groups = group[candidates]
-    turn = np.arange(len(candidates)) - np.searchsorted(groups, groups, side="left")
-    lengths = np.diff(np.append(starts, len(first)))
-    order = np.lexsort((gaps, first, turn.repeat(lengths)))
-    by_turn = np.argsort(turn, kind="stable")
-    bounds = np.searchsorted(turn[by_turn], np.arange(turn.max() + 2 if len(turn) else 1))
-    ends = np.append(0, lengths[by_turn].cumsum())
-    free = np.ones((truths, len(limits)), dtype=bool)
-    inside = gaps[:, None] <= limits
-    made = []
-    for start, stop in zip(bounds[:-1], bounds[1:], strict=True):
-        pairs = order[ends[start] : ends[stop]]
-        usable = inside[pairs] & free[second[pairs]]
-        place = np.where(usable, np.arange(len(pairs))[:, None], len(pairs))
-        nearest = np.minimum.reduceat(place, ends[start:stop] - ends[start], axis=0)
-        rows, columns = np.nonzero(nearest < len(pairs))
-        taken = pairs[nearest[rows, columns]]
-        free[second[taken], columns] = False
-        made.append((first[taken], columns, taken))
-    return made

@@ -81,8 +81,8 @@ def detection_quality(
     r"""Probability-based detection quality of Hall et al. (2020).
 
     The quality of a detection beside a truth is the geometric mean of its spatial quality and of its probability of the
-    true class. In each image pairs are assigned one-to-one so that the sum of qualities is largest. A pair whose spatial
-    quality, or whose quality, is at most 1e-8 does not count, as in the authors' evaluator: then its detection is a
+    true class. In each image pairs are assigned one-to-one so that the sum of qualities is largest. A pair whose
+    quality, or spatial quality, is at most 1e-8 does not count, as in the authors' evaluator: then its detection is a
     false positive and its truth a false negative.
 
     .. math:: \mathrm{PDQ} = \frac{\sum_{\mathrm{TP}} \sqrt{Q_S Q_L}}{\mathrm{TP} + \mathrm{FP} + \mathrm{FN}}
@@ -172,9 +172,7 @@ def _image_state(
 
 def _selected(truths: Truths, chosen: Tensor) -> Truths:
     masks = None if truths.masks is None else truths.masks[chosen]
-    return Truths(
-        boxes=truths.boxes[chosen], labels=truths.labels[chosen], image_size=truths.image_size, masks=masks
-    )
+    return Truths(boxes=truths.boxes[chosen], labels=truths.labels[chosen], image_size=truths.image_size, masks=masks)
 
 
 def label_quality(detections: Detections, truths: Truths) -> Tensor:

@@ -1,4 +1,4 @@
-"""Streaming metrics of detected boxes: quality, average precision by contours and consistency, over batches and ranks."""
+"""Streaming metrics of detected boxes: quality, average precision by contours, and consistency."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -136,7 +136,9 @@ class MahalanobisAveragePrecision(StreamingReport):
         """The state; where there is no image yet, rows of the right shape and dtype, of which there are none."""
         states: list[Any] = self._state()
         empty = (each.to(self.device) for each in empty_mmap_state(self._contours))
-        return [state if isinstance(state, Tensor) or state else [none] for state, none in zip(states, empty, strict=True)]
+        return [
+            state if isinstance(state, Tensor) or state else [none] for state, none in zip(states, empty, strict=True)
+        ]
 
     def _sync_dist(self, *args: Any, **kwargs: Any) -> None:
         for name, rows in zip(self._defaults, self._with_rows(), strict=True):
