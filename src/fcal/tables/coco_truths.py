@@ -184,7 +184,9 @@ def _decoded(segmentation: Any, height: int, width: int) -> Array:
     else:
         runs = library.frPyObjects(segmentation, height, width)
     runs = library.merge(runs) if isinstance(runs, list) else runs
-    pixels = library.decode(runs)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of pycocotools 2.0.11 with NumPy 2.4
+        pixels = library.decode(runs)
     if pixels.shape != (height, width):
         raise ValueError(f"a mask of {pixels.shape[0]} x {pixels.shape[1]} pixels in an image of {height} x {width}")
     return pixels.astype(bool)

@@ -148,11 +148,16 @@ def read_coco_results(path: str | Path, truths: CocoTruths, *, inclusive: bool =
     every = read_json(path, list, "a list of results, as COCO's are")
     required = ("image_id", "category_id", "bbox", "score")
     check_records(path, every, required, lambda number: f"result {number}, counted from 0")
-    known = [number for number, row in enumerate(every) if row["category_id"] in truths.category_ids]
+    is_known = [row["category_id"] in truths.category_ids for row in every]
+    known = [number for number, good in enumerate(is_known) if good]
     rows = [every[number] for number in known]
     if len(rows) < len(every):
-        unknown = sorted({shown(row["category_id"]) for row in every if row["category_id"] not in truths.category_ids})
-        _warn(f"{path}: {len(every) - len(rows)} of {len(every)} results are left out: categories {_some(unknown)}")
+        strange = (row for row, good in zip(every, is_known, strict=True) if not good)
+        unknown = dict.fromkeys(shown(row["category_id"]) for row in strange)
+        names = ", ".join(list(unknown)[:_MOST_NAMES])
+        _warn(
+            f"{path}: {len(every) - len(rows)} of {len(every)} results are left out: no category {names} in the truth"
+        )
 
     def place(index: int) -> str:
         return f"result {known[index]} of image {shown(rows[index]['image_id'])}, counted from 0"
@@ -195,7 +200,7 @@ def _detection_file(
 ) -> DetectionFile:
     empty = np.flatnonzero(~(boxes[:, 2:] > boxes[:, :2]).all(1))
     if len(empty):
-        _warn(f"{path}: {len(empty)} of {len(boxes)} boxes are empty and find nothing, first {place(int(empty[0]))}")
+        _warn(f"{path}: {len(empty)} of {len(boxes)} boxes have x2 <= x1 or y2 <= y1, first {place(int(empty[0]))}")
     if len(boxes) and not covariances.any():
         _warn(f"{path}: no box has a variance; without error bars only exact boxes are within a contour")
     return DetectionFile(

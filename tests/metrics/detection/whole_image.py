@@ -82,11 +82,13 @@ def best_sum(quality):
     return max(sum(quality[i, j] for i, j in enumerate(order)) for order in itertools.permutations(range(m), n))
 
 
-def random_scene(seed, detections=3, truths=2, *, size=(18, 25), correlated=False, labels=1, masks=False, ignored=0.0):
+def random_scene(
+    seed, detections=3, truths=2, *, size=(18, 25), least=4, correlated=False, labels=1, masks=False, ignored=0.0
+):
     """An image whose detections are scattered around its truths."""
     draw = np.random.default_rng(seed)
     start = draw.uniform(-2, 0.5 * np.array(size)[::-1], (truths, 2))
-    boxes = np.hstack([start, start + draw.uniform(4, 0.6 * np.array(size)[::-1], (truths, 2))])
+    boxes = np.hstack([start, start + draw.uniform(least, 0.6 * np.array(size)[::-1], (truths, 2))])
     if correlated:
         factors = draw.normal(size=(detections, 4, 4)) * draw.uniform(0.3, 1.5, (detections, 1, 1))
         covariances = factors @ factors.transpose(0, 2, 1)
