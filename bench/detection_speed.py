@@ -64,7 +64,7 @@ def scene(
 
 
 def quality_rows(shrink: int) -> list[Row]:
-    height, width = SIZE[0] // shrink, SIZE[1] // shrink
+    height, width = (max(side // shrink, 64) for side in SIZE)
     found, there = scene(BOXES, BOXES, size=(height, width))
     correlated, _ = scene(BOXES, BOXES, correlation=CORRELATION, size=(height, width))
     arrays = (found.boxes.numpy(), found.sigmas.numpy(), np.full((BOXES, BOXES), SCORE), there.boxes.numpy())
@@ -101,7 +101,8 @@ def memory_row(shrink: int) -> Row:
 
 def memory_of(detections: int, truths: int) -> int:
     """Peak memory of the quality of one image, beyond that of the process."""
-    detection_quality(*([each] for each in scene(2, 2)))  # imports what it needs
+    found, there = scene(2, 2)
+    detection_quality([found], [there])  # imports what it needs
     found, there = scene(detections, truths)
     return extra_bytes(lambda: detection_quality([found], [there]))
 

@@ -156,7 +156,7 @@ def read_coco_truths(path: str | Path, *, masks: bool = False) -> CocoTruths:
 def _inside(path: Path, boxes: Array, sizes: Array) -> Array:
     """Indices of objects with an area inside of their image; others are counted in a warning."""
     visible = np.minimum(boxes[:, 2:], sizes[:, ::-1]) - np.maximum(boxes[:, :2], 0)
-    good = (boxes[:, 2:] > boxes[:, :2]).all(1) & (visible > 0).all(1)
+    good: Array = np.asarray((boxes[:, 2:] > boxes[:, :2]).all(1) & (visible > 0).all(1))
     if not good.all():
         first = int(np.flatnonzero(~good)[0])
         warnings.warn(

@@ -98,7 +98,7 @@ def _array(value: Any) -> Array | None:
     return array if array.dtype.kind in "iuf" else None
 
 
-def reject(path: Path, requirement: str, bad: Array, values: Array, place: Place) -> None:
+def reject(path: Path, requirement: str, bad: Any, values: Array, place: Place) -> None:
     """Raise with the first bad row and the number of bad rows, if there is one."""
     if bad.any():
         first = int(np.flatnonzero(bad)[0])

@@ -193,3 +193,5 @@ def test_a_single_record_instead_of_a_list_is_refused():
         TypeError, match="expected `detections` a sequence of Detections, one per image, got Detections"
     ):
         detection_quality(found([BOX]), there([BOX]))
+    with pytest.raises(TypeError, match="expected `truths` a sequence of Truths, got an item Detections"):
+        detection_quality([found([BOX])], [found([BOX])])

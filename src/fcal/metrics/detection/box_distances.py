@@ -1,5 +1,8 @@
 """How far a truth is from a detected box: in standard deviations of its corners, and by overlap."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -97,20 +100,20 @@ def passed_over(detections: Detections, truths: Truths) -> Tensor:
     return pairs.reshape(n, m).any(1)
 
 
-def check_images(detections: object, truths: object) -> int:
-    """The number of images, if both are sequences of the same length of the right records.
+def check_images(detections: Any, truths: Any) -> None:
+    """Check that both are sequences of records, one for each image.
 
     Raises:
-        TypeError: An item is something else.
+        TypeError: One is something else.
         ValueError: Lengths differ.
     """
     for name, items, kind in (("detections", detections, Detections), ("truths", truths, Truths)):
-        if isinstance(items, kind) or not hasattr(items, "__len__") or not hasattr(items, "__getitem__"):
-            raise TypeError(
-                f"expected `{name}` a sequence of {kind.__name__}, one per image, got {type(items).__name__}"
-            )
-    if len(detections) != len(truths):  # type: ignore[arg-type]
-        raise ValueError(
-            f"expected `detections` and `truths` of as many images, got {len(detections)} and {len(truths)}"
-        )  # type: ignore[arg-type]
-    return len(truths)  # type: ignore[arg-type]
+        if not isinstance(items, Sequence):
+            got = type(items).__name__
+            raise TypeError(f"expected `{name}` a sequence of {kind.__name__}, one per image, got {got}")
+        wrong = next((item for item in items if not isinstance(item, kind)), None) if isinstance(items, list) else None
+        if wrong is not None:
+            raise TypeError(f"expected `{name}` a sequence of {kind.__name__}, got an item {type(wrong).__name__}")
+    if len(detections) != len(truths):
+        counts = f"{len(detections)} and {len(truths)}"
+        raise ValueError(f"expected `detections` and `truths` of as many images, got {counts}")

@@ -42,7 +42,7 @@ class Boxes:
 
 def gathered(images: Sequence[Detections] | Sequence[Truths]) -> Boxes:
     """All boxes, sorted by class and image and, within these, by falling score."""
-    records = list(images)
+    records: list[Detections | Truths] = list(images)
     if len(records) >= _MOST_IMAGES:
         raise ValueError(
             f"expected `truths` of less than {_MOST_IMAGES} images at once, got {len(records)}; add states"
@@ -79,7 +79,7 @@ def first_of_groups(boxes: Boxes) -> Array:
 def ragged_pairs(keys: Array, others: Array) -> tuple[Array, Array]:
     """Indices of all pairs with the same key."""
     order = np.argsort(others, kind="stable")
-    starts, ends = (np.searchsorted(others[order], keys, side=side) for side in ("left", "right"))  # type: ignore[call-overload]
+    starts, ends = (np.searchsorted(others[order], keys, side=side) for side in ("left", "right"))
     counts = ends - starts
     first = np.arange(len(keys)).repeat(counts)
     within = np.arange(len(first)) - (counts.cumsum() - counts).repeat(counts)

@@ -214,7 +214,7 @@ def mmap_report(state: MMAPState, *, contours: Sequence[float] = CONTOURS) -> MM
     scores, hits, passed = (x.cpu().numpy() for x in (state.scores, state.hits, state.passed_over))
     order = np.lexsort((-scores, labels))
     classes, counts = np.unique(truth_labels, return_counts=True)
-    starts, ends = (np.searchsorted(labels[order], classes, side=side) for side in ("left", "right"))  # type: ignore[call-overload]
+    starts, ends = (np.searchsorted(labels[order], classes, side=side) for side in ("left", "right"))
     values = [
         average_precision(hits[order[start:end]], passed[order[start:end]], int(count))
         for start, end, count in zip(starts, ends, counts, strict=True)

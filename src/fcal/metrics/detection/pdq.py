@@ -208,7 +208,7 @@ def pdq_report(state: PDQState, *, spatial: str = "pixels") -> PDQReport:
     every = true + false + missed
     return PDQReport(
         pdq=pairwise / every if every else None,
-        **means,  # type: ignore[arg-type]
+        **means,
         true_positives=true,
         false_positives=false,
         false_negatives=missed,

@@ -125,8 +125,8 @@ class MahalanobisAveragePrecision(StreamingReport):
         """Add images; arguments as for :func:`fcal.metrics.detection.mahalanobis_average_precision`."""
         check_images(detections, truths)
         batch = mmap_state(detections, truths, contours=self._contours)
-        for rows, more in zip(self._state(), batch, strict=True):
-            rows.append(more.to(self.device))  # type: ignore[operator]
+        for name, more in zip(self._defaults, batch, strict=True):
+            getattr(self, name).append(more.to(self.device))
 
     def compute(self) -> MMAPReport:
         """Report of all images so far, on all ranks."""
