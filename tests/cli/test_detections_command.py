@@ -53,12 +53,12 @@ def test_json_has_the_numbers_of_the_functions(files, capsys, kind, detections):
     quality, precision = detection_quality(found, there), mahalanobis_average_precision(found, there)
     assert 0 < quality.pdq < 1
     for name in ("pdq", "pdq_spatial", "pdq_label", "true_positives", "false_positives", "false_negatives"):
-        assert_allclose(document["pdq"][name], getattr(quality, name), rtol=1e-9, err_msg=name)
+        assert_allclose(document[name], getattr(quality, name), rtol=1e-9, err_msg=name)
     mask_free = detection_quality(found, there, spatial="mahalanobis")
     assert_allclose(document["pdq_mahalanobis"]["pdq"], mask_free.pdq, rtol=1e-9)
-    assert_allclose(document["mmap"]["mmap"], precision.mmap, rtol=1e-9)
-    assert list(document["mmap"]["classes"]) == list(CLASSES)
-    assert document["consistency"]["share"] == consistency(found, there).as_dict()["share"]
+    assert_allclose(document["mmap"], precision.mmap, rtol=1e-9)
+    assert list(document["mmap_classes"]) == list(CLASSES)
+    assert document["consistency"] == consistency(found, there).as_dict()["share"]
     assert (document["n_images"], document["n_detections"], document["n_truths"]) == (IMAGES, 24, 18)
 
 
@@ -82,7 +82,7 @@ def test_masks_change_the_quality(files, capsys):
     qualities = []
     for more in ((), ("--masks",)):
         assert main(words(folder, "--json", *more)) == 0
-        qualities.append(json.loads(capsys.readouterr().out)["pdq"]["pdq"])
+        qualities.append(json.loads(capsys.readouterr().out)["pdq"])
     assert abs(qualities[0] - qualities[1]) > 1e-3
 
 
@@ -93,8 +93,8 @@ def test_images_without_objects_or_detections_are_evaluated(files, capsys):
     (folder / "rvc1.json").write_text(json.dumps({"classes": list(CLASSES), "detections": [[]] * IMAGES}))
     assert main(words(folder, "--json")) == 0
     document = json.loads(capsys.readouterr().out)
-    assert document["pdq"]["pdq"] is None
-    assert document["mmap"]["mmap"] is None
+    assert document["pdq"] is None
+    assert document["mmap"] is None
 
 
 def refused(capsys, arguments):
@@ -110,6 +110,7 @@ def test_wrong_options_are_refused_in_one_line(files, capsys):
     plain = words(folder)
     assert "expected `--truth COCO.json` with `--format rvc1`" in refused(capsys, plain[:4])
     assert "expected `--truth` together with `--format rvc1`" in refused(capsys, ["evaluate", *plain[3:]])
+    assert "expected `--masks` together with `--format rvc1`" in refused(capsys, ["evaluate", "a.csv", "--masks"])
     assert "expected one file with `--format rvc1`, got 2" in refused(capsys, [*plain[:4], "b.json", *plain[4:]])
     assert "expected no `--group` with `--format rvc1`" in refused(capsys, words(folder, "--group", "city"))
     assert "expected no `--out` with `--format rvc1`" in refused(capsys, words(folder, "--out", "page.html"))
@@ -145,7 +146,7 @@ def test_warnings_are_lines_on_stderr(files, capsys):
     assert "1 of 3 classes are not in the truth" in err
     assert "\x1b" not in out + err
     assert err.count("\n") == 2
-    assert np.isfinite(json.loads(out)["pdq"]["pdq"])
+    assert np.isfinite(json.loads(out)["pdq"])
 
 
 def test_single_precision_of_a_detector_is_read(files, capsys):

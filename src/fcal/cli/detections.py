@@ -2,7 +2,7 @@
 
 import shlex
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
@@ -40,13 +40,12 @@ def run_detections(arguments: Namespace, words: list[str]) -> int:
     with ProgressBar("evaluating", total=len(truths), unit="images") as bar:
         scores = detection_report(detections, truths, on_images=bar.advance)
     command = f"fcal {shlex.join(words)}"
-    found, objects = sum(map(len, detections)), scores["mmap"]["truths"]
-    source = f"{arguments.path[0]} ({found:,} detections) beside {arguments.truth} ({len(truths):,} images)"
-    scores["mmap"]["classes"] = _named(scores["mmap"]["classes"], truths.classes)
+    found = f"{arguments.path[0]} ({scores['n_detections']:,} detections)"
+    source = f"{found} beside {arguments.truth} ({scores['n_images']:,} images, {scores['n_truths']:,} objects)"
+    scores["mmap_classes"] = _named(scores["mmap_classes"], truths.classes)
     if arguments.json:
-        head = {"source": source, "command": command, "format": arguments.format, "masks": arguments.masks}
-        counts = {"n_images": len(truths), "n_detections": found, "n_truths": objects, "classes": list(truths.classes)}
-        print_json({**head, "versions": provenance(), **counts, **scores})
+        head = {"source": source, "command": command, "versions": provenance(), "format": arguments.format}
+        print_json({**head, "masks": arguments.masks, "classes": list(truths.classes), **scores})
     else:
         _print_scores(scores, source)
     return 0
@@ -55,7 +54,8 @@ def run_detections(arguments: Namespace, words: list[str]) -> int:
 def _check_options(arguments: Namespace) -> None:
     """Reject options of tables, and detections without a truth or a truth without detections."""
     if arguments.format is None:
-        raise ValueError("expected `--truth` together with `--format rvc1` or `--format coco`, got no --format")
+        flag = next(f"--{name}" for name in ("truth", "masks", "inclusive") if getattr(arguments, name))
+        raise ValueError(f"expected `{flag}` together with `--format rvc1` or `--format coco`, got no --format")
     if arguments.truth is None:
         raise ValueError(f"expected `--truth COCO.json` with `--format {arguments.format}`, got none")
     if len(arguments.path) != 1:
@@ -75,7 +75,7 @@ def _print_scores(scores: Mapping[str, Any], source: str) -> None:
     console.print(Text(printable(source), style="dim"))
     console.print(_qualities(scores))
     console.print(_contours(scores))
-    for name, value in scores["mmap"]["classes"].items():
+    for name, value in scores["mmap_classes"].items():
         console.print(Text(printable(f"mMAP of {name}: {_number(value)}")))
 
 
@@ -92,22 +92,19 @@ def _qualities(scores: Mapping[str, Any]) -> Table:
         ("false_negatives", "false negatives"),
         ("ignored_detections", "on ignored truths"),
     ):
-        table.add_row(name, *(_number(scores[variant][key]) for variant in ("pdq", "pdq_mahalanobis")))
+        table.add_row(name, *(_number(variant[key]) for variant in (scores, scores["pdq_mahalanobis"])))
     return table
 
 
 def _contours(scores: Mapping[str, Any]) -> Table:
-    precision, inside = scores["mmap"], scores["consistency"]
-    caption = f"mMAP {_number(precision['mmap'])}; {inside['n']:,} pairs of overlap >= {inside['iou']:g}"
+    caption = (
+        f"mMAP {_number(scores['mmap'])}; {scores['pairs']:,} pairs of truths with detections that overlap by half"
+    )
     table = Table("contour", "average precision", "truths inside", caption=caption)
-    for level, value in _rows(precision["contours"]):
-        share = inside["share"][level]
-        table.add_row(level, value, "-" if share is None else f"{share:.1%}")
+    for level, value in scores["mmap_contours"].items():
+        share = scores["consistency"][level]
+        table.add_row(level, _number(value), "-" if share is None else f"{share:.1%}")
     return table
-
-
-def _rows(values: Mapping[str, float | None]) -> Iterator[tuple[str, str]]:
-    return ((level, _number(value)) for level, value in values.items())
 
 
 def _number(value: float | None) -> str:

@@ -35,7 +35,7 @@ _USUAL_WIDTH = 80
 
 def run(arguments: Namespace, words: list[str]) -> int:
     """Evaluate files, print the report and write the page."""
-    if arguments.format is not None or arguments.truth is not None:
+    if arguments.format is not None or arguments.truth or arguments.masks or arguments.inclusive:
         # Imported only here: detections are rarely evaluated.
         from fcal.cli.detections import run_detections
 

@@ -163,6 +163,15 @@ def test_singular_covariances_have_a_distance():
             assert_allclose(report.pdq_spatial, expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("spatial", ["pixels", "mahalanobis"])
+def test_outputs_of_a_network_in_training_are_taken(spatial):
+    detected, objects = random_scene(1, 4, 3)
+    names = ("boxes", "covariances", "scores")
+    attached = {name: getattr(detected, name).clone().requires_grad_() for name in names}
+    report = detection_quality([Detections(**attached, labels=detected.labels)], [objects], spatial=spatial)
+    assert report == detection_quality([detected], [objects], spatial=spatial)
+
+
 def test_pdq_does_not_depend_on_float32():
     detected, objects = random_scene(1, 4, 3)
     single = Detections(
