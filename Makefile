@@ -54,6 +54,7 @@ bench: setup ## speed as ratios in one run; writes runs/bench/*.json
 	$(BIN)/python bench/data.py --out runs/bench/data.json
 	$(BIN)/python bench/stacked.py --out runs/bench/stacked.json
 	$(BIN)/python bench/depth_speed.py --out runs/bench/depth.json
+	$(BIN)/python bench/detection_speed.py --out runs/bench/detection.json
 
 # torch and torchvision are only good as a pair: to move them, edit their two lines first.
 lock: ## rewrite constraints.txt with what resolves today, torch and torchvision as they are

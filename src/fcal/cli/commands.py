@@ -100,6 +100,15 @@ def _add_evaluate(commands: Commands) -> None:
         help="relative error that still counts as calibrated (default 0.05)",
     )
     command.add_argument("--out", metavar="PAGE.html", help="write a page with pictures")
+    detection = command.add_argument_group("detections, instead of a table of predictions")
+    detection.add_argument(
+        "--format", choices=("rvc1", "coco"), help="FILE is a JSON of detections: RVC1, COCO results"
+    )
+    detection.add_argument("--truth", metavar="COCO.json", help="annotations of the images, in COCO's format")
+    detection.add_argument("--masks", action="store_true", help="pixels of objects by their segmentations, not boxes")
+    detection.add_argument(
+        "--inclusive", action="store_true", help="x2 and y2 are the last pixel of a box, as in RVC1's own files"
+    )
 
 
 def _add_recalibrate(commands: Commands) -> None:

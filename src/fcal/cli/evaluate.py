@@ -35,6 +35,11 @@ _USUAL_WIDTH = 80
 
 def run(arguments: Namespace, words: list[str]) -> int:
     """Evaluate files, print the report and write the page."""
+    if arguments.format is not None or arguments.truth or arguments.masks or arguments.inclusive:
+        # Imported only here: detections are rarely evaluated.
+        from fcal.cli.detections import run_detections
+
+        return run_detections(arguments, words)
     if arguments.out is not None:
         _check_page(Path(arguments.out))
     source = open_predictions(

@@ -1,4 +1,7 @@
-"""Prediction files in chunks: CSV, Parquet, NPZ and NPY to predictions and targets, and back with repaired columns."""
+"""Prediction files in chunks: CSV, Parquet, NPZ and NPY to predictions and targets, and back with repaired columns.
+
+Detections and their truths are JSON files, of RVC1 and of COCO.
+"""
 
 try:
     import pyarrow  # noqa: F401 - everything below needs it
@@ -7,7 +10,16 @@ except ImportError:
 
 from fcal.metrics.state import MAX_GROUPS
 from fcal.tables import families
+from fcal.tables.coco_truths import CocoTruths, read_coco_truths
 from fcal.tables.csv_format import CsvFile, write_csv
+from fcal.tables.detection_files import (
+    FORMATS,
+    DetectionFile,
+    read_coco_results,
+    read_rvc1,
+    write_coco_results,
+    write_rvc1,
+)
 from fcal.tables.layout import Columns
 from fcal.tables.numpy_format import ArrayFile, write_npz
 from fcal.tables.parquet_format import ParquetFile, write_parquet
@@ -16,19 +28,27 @@ from fcal.tables.readers import TableError
 from fcal.tables.writers import SUFFIX, WRITERS, read_origin, write_origin, write_repaired
 
 __all__ = [
+    "FORMATS",
     "MAX_GROUPS",
     "SUFFIX",
     "Chunk",
+    "CocoTruths",
     "Columns",
+    "DetectionFile",
     "Labels",
     "Predictions",
     "TableError",
     "families",
     "open_predictions",
+    "read_coco_results",
+    "read_coco_truths",
     "read_origin",
+    "read_rvc1",
     "whole",
+    "write_coco_results",
     "write_origin",
     "write_repaired",
+    "write_rvc1",
 ]
 
 # A new format is a module with a reader and a writer, and a line in both tables.

@@ -1,0 +1,113 @@
+"""``fcal evaluate --format rvc1|coco``: detections with error bars, in files."""
+
+import shlex
+from argparse import Namespace
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fcal._files import provenance
+from fcal._progress import ProgressBar
+from fcal.cli.commands import plain_warnings, print_json, printable
+from fcal.metrics.detection import detection_report
+from fcal.tables import FORMATS, read_coco_truths
+
+_TABLE_OPTIONS = {
+    "quantiles": None,
+    "group": None,
+    "by_output": False,
+    "by_sigma": False,
+    "cluster": None,
+    "mean": "mean",
+    "std": "std",
+    "target": "target",
+    "family": "normal",
+    "out": None,
+}
+
+
+def run_detections(arguments: Namespace, words: list[str]) -> int:
+    """Evaluate a file of detections and print the report."""
+    _check_options(arguments)
+    with plain_warnings():
+        truths = read_coco_truths(arguments.truth, masks=arguments.masks)
+        detections = FORMATS[arguments.format](arguments.path[0], truths, inclusive=arguments.inclusive)
+    if not len(truths):
+        raise ValueError(f"expected `{arguments.truth}` with at least one image, got none")
+    with ProgressBar("evaluating", total=len(truths), unit="images") as bar:
+        scores = detection_report(detections, truths, on_images=bar.advance)
+    command = f"fcal {shlex.join(words)}"
+    found = f"{arguments.path[0]} ({scores['n_detections']:,} detections)"
+    source = f"{found} beside {arguments.truth} ({scores['n_images']:,} images, {scores['n_truths']:,} objects)"
+    scores["mmap_classes"] = _named(scores["mmap_classes"], truths.classes)
+    if arguments.json:
+        head = {"source": source, "command": command, "versions": provenance(), "format": arguments.format}
+        print_json({**head, "masks": arguments.masks, "classes": list(truths.classes), **scores})
+    else:
+        _print_scores(scores, source)
+    return 0
+
+
+def _check_options(arguments: Namespace) -> None:
+    """Reject options of tables, and detections without a truth or a truth without detections."""
+    if arguments.format is None:
+        flag = next(f"--{name}" for name in ("truth", "masks", "inclusive") if getattr(arguments, name))
+        raise ValueError(f"expected `{flag}` together with `--format rvc1` or `--format coco`, got no --format")
+    if arguments.truth is None:
+        raise ValueError(f"expected `--truth COCO.json` with `--format {arguments.format}`, got none")
+    if len(arguments.path) != 1:
+        raise ValueError(f"expected one file with `--format {arguments.format}`, got {len(arguments.path)}")
+    for name, default in _TABLE_OPTIONS.items():
+        if getattr(arguments, name) != default:
+            flag = f"--{name.replace('_', '-')}"
+            raise ValueError(f"expected no `{flag}` with `--format {arguments.format}`, got {flag}")
+
+
+def _named(values: Mapping[str, float], classes: tuple[str, ...]) -> dict[str, float]:
+    return {classes[int(label) - 1]: value for label, value in values.items()}
+
+
+def _print_scores(scores: Mapping[str, Any], source: str) -> None:
+    console = Console(soft_wrap=True)
+    console.print(Text(printable(source), style="dim"))
+    console.print(_qualities(scores))
+    console.print(_contours(scores))
+    for name, value in scores["mmap_classes"].items():
+        console.print(Text(printable(f"mMAP of {name}: {_number(value)}")))
+
+
+def _qualities(scores: Mapping[str, Any]) -> Table:
+    table = Table("", "original (pixels)", "mask-free")
+    for key, name in (
+        ("pdq", "PDQ"),
+        ("pdq_spatial", "PDQ (spatial)"),
+        ("pdq_label", "PDQ (label)"),
+        ("pdq_foreground", "PDQ (foreground)"),
+        ("pdq_background", "PDQ (background)"),
+        ("true_positives", "true positives"),
+        ("false_positives", "false positives"),
+        ("false_negatives", "false negatives"),
+        ("ignored_detections", "on ignored truths"),
+    ):
+        table.add_row(name, *(_number(variant[key]) for variant in (scores, scores["pdq_mahalanobis"])))
+    return table
+
+
+def _contours(scores: Mapping[str, Any]) -> Table:
+    caption = (
+        f"mMAP {_number(scores['mmap'])}; {scores['pairs']:,} pairs of truths with detections that overlap by half"
+    )
+    table = Table("contour", "average precision", "truths inside", caption=caption)
+    for level, value in scores["mmap_contours"].items():
+        share = scores["consistency"][level]
+        table.add_row(level, _number(value), "-" if share is None else f"{share:.1%}")
+    return table
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4f}"

@@ -1,0 +1,204 @@
+"""Objects of images from an annotation file in COCO's format."""
+
+import itertools
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+import torch
+
+from fcal.metrics.detection import Truths
+from fcal.tables.json_records import Array, Place, indices, numbers, read_json, records, reject
+from fcal.tables.readers import file_error, message_of
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CocoTruths(Sequence[Truths]):
+    """Objects of each image of an annotation file, in rising order of the images' ids; made when asked for.
+
+    Labels are 1, 2, ... for the categories in rising order of their ids. Crowds, and objects marked ``ignore``, are
+    ignored truths.
+
+    Attributes:
+        path: The file.
+        classes: Names of the classes, index k - 1 for label k.
+        category_ids: Their ids in the file.
+        image_ids: Ids of the images.
+        names: File names of the images, empty where there are none.
+    """
+
+    path: Path
+    classes: tuple[str, ...]
+    category_ids: tuple[int, ...]
+    image_ids: tuple[int, ...]
+    names: tuple[str, ...]
+    _sizes: Array
+    _boxes: Array
+    _labels: Array
+    _ignored: Array
+    _starts: Array
+    _segmentations: tuple[Any, ...] | None
+
+    def __len__(self) -> int:
+        return len(self.image_ids)
+
+    @overload
+    def __getitem__(self, index: int) -> Truths: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Truths]: ...
+    def __getitem__(self, index: int | slice) -> Truths | list[Truths]:
+        """Objects of one image, or of some."""
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        index = range(len(self))[index]
+        part = slice(self._starts[index], self._starts[index + 1])
+        height, width = self._sizes[index].tolist()
+        return Truths(
+            boxes=torch.from_numpy(self._boxes[part]),
+            labels=torch.from_numpy(self._labels[part]),
+            image_size=(height, width),
+            masks=None if self._segmentations is None else self._masks(part, height, width),
+            ignored=torch.from_numpy(self._ignored[part]),
+        )
+
+    def _masks(self, part: slice, height: int, width: int) -> torch.Tensor:
+        assert self._segmentations is not None
+        masks = torch.zeros(part.stop - part.start, height, width, dtype=torch.bool)
+        for mask, segmentation, box in zip(masks, self._segmentations[part], self._boxes[part], strict=True):
+            try:
+                if segmentation:
+                    mask.copy_(torch.from_numpy(_decoded(segmentation, height, width)))
+            except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
+                raise file_error(self.path, "segmentations of COCO's format", message_of(error)) from None
+            if not mask.any():  # none is given, or it is smaller than a pixel
+                x1, y1 = np.floor(box[:2]).astype(int).clip(0)
+                x2, y2 = np.ceil(box[2:]).astype(int)
+                mask[y1:y2, x1:x2] = True
+        return masks
+
+
+def read_coco_truths(path: str | Path, *, masks: bool = False) -> CocoTruths:
+    """Objects of images from an annotation file in COCO's format (``images``, ``annotations``, ``categories``).
+
+    Objects that are empty or lie outside of their image are left out, with a warning that counts them.
+
+    Args:
+        path: The JSON file.
+        masks: Whether to take the pixels of objects from their segmentations, which needs pycocotools; an object
+            without one has the pixels of its box.
+
+    Returns:
+        A sequence of :class:`fcal.metrics.detection.Truths`.
+
+    Raises:
+        TableError: The file cannot be read or has another schema; the message has the first wrong item.
+        ImportError: Masks without pycocotools.
+
+    Example:
+        >>> import json, tempfile
+        >>> path = tempfile.mkdtemp() + "/coco.json"
+        >>> document = {
+        ...     "images": [{"id": 7, "height": 40, "width": 60}],
+        ...     "categories": [{"id": 3, "name": "car"}],
+        ...     "annotations": [{"id": 1, "image_id": 7, "category_id": 3, "bbox": [5, 6, 20, 10]}],
+        ... }
+        >>> _ = Path(path).write_text(json.dumps(document))
+        >>> truths = read_coco_truths(path)
+        >>> truths.classes, truths[0].boxes.tolist()
+        (('car',), [[5.0, 6.0, 25.0, 16.0]])
+    """
+    path = Path(path)
+    if masks:
+        _mask_library()
+    document = read_json(path, dict, "an object with `images`, `annotations` and `categories`")
+    images, annotations, categories = (
+        records(path, document, name, required)
+        for name, required in (
+            ("images", ("id", "height", "width")),
+            ("annotations", ("image_id", "category_id", "bbox")),
+            ("categories", ("id", "name")),
+        )
+    )
+    images.sort(key=lambda image: int(image["id"]))
+    categories.sort(key=lambda category: int(category["id"]))
+    image_ids, category_ids = (_ids(path, name, rows) for name, rows in (("image", images), ("category", categories)))
+    sizes = numbers(path, "`height` and `width`", [[i["height"], i["width"]] for i in images], (2,), _place("image"))
+    reject(
+        path, "images of whole pixels, at least 1", ~((sizes >= 1) & (sizes % 1 == 0)).all(1), sizes, _place("image")
+    )
+    place = _place("annotation")
+    image_of = indices(path, "`image_id` of one of the images", [a["image_id"] for a in annotations], image_ids, place)
+    label_of = indices(
+        path, "`category_id` of one of the categories", [a["category_id"] for a in annotations], category_ids, place
+    )
+    boxes = numbers(path, "`bbox` of 4 numbers", [a["bbox"] for a in annotations], (4,), place)
+    boxes[:, 2:] += boxes[:, :2]
+    good = _inside(path, boxes, sizes[image_of])
+    order = good[np.argsort(image_of[good], kind="stable")]
+    return CocoTruths(
+        path=path,
+        classes=tuple(str(category["name"]) for category in categories),
+        category_ids=category_ids,
+        image_ids=image_ids,
+        names=tuple(str(image.get("file_name", "")) for image in images),
+        _sizes=sizes.astype(np.int64),
+        _boxes=boxes[order],
+        _labels=label_of[order] + 1,
+        _ignored=np.array([bool(a.get("iscrowd") or a.get("ignore")) for a in annotations], dtype=bool)[order],
+        _starts=np.searchsorted(image_of[order], np.arange(len(images) + 1)),
+        _segmentations=tuple(annotations[i].get("segmentation") for i in order) if masks else None,
+    )
+
+
+def _inside(path: Path, boxes: Array, sizes: Array) -> Array:
+    """Indices of objects with an area inside of their image; others are counted in a warning."""
+    visible = np.minimum(boxes[:, 2:], sizes[:, ::-1]) - np.maximum(boxes[:, :2], 0)
+    good: Array = np.asarray((boxes[:, 2:] > boxes[:, :2]).all(1) & (visible > 0).all(1))
+    if not good.all():
+        first = int(np.flatnonzero(~good)[0])
+        warnings.warn(
+            f"{path}: {(~good).sum()} of {len(good)} objects are empty or outside of their image and left out, "
+            f"the first is annotation {first}",
+            UserWarning,
+            stacklevel=3,
+        )
+    return np.flatnonzero(good)
+
+
+def _ids(path: Path, name: str, rows: list[Any]) -> tuple[int, ...]:
+    ids = tuple(int(row["id"]) for row in rows)
+    if len(set(ids)) != len(ids):
+        twice = next(one for one, other in itertools.pairwise(ids) if one == other)
+        raise file_error(path, f"with one {name} of each id", f"{twice} twice")
+    return ids
+
+
+def _decoded(segmentation: Any, height: int, width: int) -> Array:
+    """Pixels of polygons or of runs. Shape ``(height, width)``."""
+    library = _mask_library()
+    if isinstance(segmentation, dict) and not isinstance(segmentation["counts"], list):
+        runs = segmentation
+    else:
+        runs = library.frPyObjects(segmentation, height, width)
+    runs = library.merge(runs) if isinstance(runs, list) else runs
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of pycocotools 2.0.11 with NumPy 2.4
+        pixels = library.decode(runs)
+    if pixels.shape != (height, width):
+        raise ValueError(f"a mask of {pixels.shape[0]} x {pixels.shape[1]} pixels in an image of {height} x {width}")
+    return pixels.astype(bool)
+
+
+def _mask_library() -> Any:
+    try:
+        from pycocotools import mask
+    except ModuleNotFoundError as error:
+        raise ImportError("expected pycocotools for masks; pip install 'fcal[vision]'") from error
+    return mask
+
+
+def _place(name: str) -> Place:
+    return lambda index: f"{name} {index}"
