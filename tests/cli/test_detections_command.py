@@ -10,7 +10,13 @@ from metrics.detection.whole_image import random_scene
 from numpy.testing import assert_allclose
 
 from fcal.cli import main
-from fcal.metrics.detection import consistency, detection_quality, mahalanobis_average_precision
+from fcal.metrics.detection import (
+    average_precision,
+    box_calibration,
+    consistency,
+    detection_quality,
+    mahalanobis_average_precision,
+)
 from fcal.tables import write_coco_results, write_rvc1
 
 IMAGES = 6
@@ -58,6 +64,9 @@ def test_json_has_the_numbers_of_the_functions(files, capsys, kind, detections):
     assert_allclose(document["pdq_mahalanobis"]["pdq"], mask_free.pdq, rtol=1e-9)
     assert_allclose(document["mmap"], precision.mmap, rtol=1e-9)
     assert list(document["mmap_classes"]) == list(CLASSES)
+    assert_allclose(document["map"], average_precision(found, there).map, rtol=1e-9)
+    calibration = box_calibration(found, there, generator=torch.Generator().manual_seed(0)).corners
+    assert_allclose([document["nll"], document["ece_z"]], [calibration.nll, calibration.ece_z], rtol=1e-9)
     assert document["consistency"] == consistency(found, there).as_dict()["share"]
     assert (document["n_images"], document["n_detections"], document["n_truths"]) == (IMAGES, 24, 18)
 

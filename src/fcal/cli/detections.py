@@ -38,7 +38,7 @@ def run_detections(arguments: Namespace, words: list[str]) -> int:
     if not len(truths):
         raise ValueError(f"expected `{arguments.truth}` with at least one image, got none")
     with ProgressBar("evaluating", total=len(truths), unit="images") as bar:
-        scores = detection_report(detections, truths, on_images=bar.advance)
+        scores = detection_report(detections, truths, classes=truths.classes, on_images=bar.advance)
     command = f"fcal {shlex.join(words)}"
     found = f"{arguments.path[0]} ({scores['n_detections']:,} detections)"
     source = f"{found} beside {arguments.truth} ({scores['n_images']:,} images, {scores['n_truths']:,} objects)"
@@ -73,10 +73,42 @@ def _named(values: Mapping[str, float], classes: tuple[str, ...]) -> dict[str, f
 def _print_scores(scores: Mapping[str, Any], source: str) -> None:
     console = Console(soft_wrap=True)
     console.print(Text(printable(source), style="dim"))
+    console.print(_precision(scores))
     console.print(_qualities(scores))
     console.print(_contours(scores))
+    if scores["calibration"] is not None:
+        console.print(_calibration(scores))
     for name, value in scores["mmap_classes"].items():
         console.print(Text(printable(f"mMAP of {name}: {_number(value)}")))
+
+
+def _precision(scores: Mapping[str, Any]) -> Table:
+    table = Table("", "mAP", "AP50", "AP75", caption="average precision as COCO defines it")
+    rows = {"all classes": scores, **scores["average_precision"]}
+    for name, values in rows.items():
+        table.add_row(Text(printable(name)), *(_number(values[key]) for key in ("map", "ap50", "ap75")))
+    return table
+
+
+def _calibration(scores: Mapping[str, Any]) -> Table:
+    """Calibration of corners of matched boxes, of all and of each facet."""
+    report = scores["calibration"]
+    corners, rule = report["corners"], report["rule"]
+    caption = (
+        f"{report['matched']:,} pairs by an overlap of {rule['iou']:g} ({rule['assignment']}); verdict: "
+        f"{corners['verdict']}; energy score {_number(report['energy_score'])} pixels; ECE of class scores "
+        f"{_number(report['scores']['ece']['value'])}"
+    )
+    table = Table("corners", "n", "scale (1 is right)", "in 90 %", "ECE(z)", "ECE(q)", "NLL", "CRPS", caption=caption)
+    table.columns[0].no_wrap = True
+    groups = {"all": corners}
+    groups |= {f"{facet}: {name}": group for facet, parts in report["facets"].items() for name, group in parts.items()}
+    for name, group in groups.items():
+        numbers = [_number(group[key]) for key in ("ece_z", "ece_q", "nll", "crps")]
+        inside = group["coverage"].get("0.9")
+        share = "-" if inside is None else f"{inside:.1%}"
+        table.add_row(Text(printable(name)), f"{group['n']:,}", _number(group["scale"]["value"]), share, *numbers)
+    return table
 
 
 def _qualities(scores: Mapping[str, Any]) -> Table:

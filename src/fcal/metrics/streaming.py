@@ -50,7 +50,8 @@ class StreamingReport(Metric):  # type: ignore[misc]
 
     def _copied_states(self) -> dict[str, Any]:
         """States by name, to return to where a batch has no report."""
-        return {name: getattr(self, name).clone() for name in self._defaults}
+        current = {name: getattr(self, name) for name in self._defaults}
+        return {name: value.clone() if isinstance(value, Tensor) else list(value) for name, value in current.items()}
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Add a batch and return the report of it alone; a batch without a report is not added."""

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fcal.metrics.detection.matching import NO_CLASS
 from fcal.metrics.detection.records import Detections, Truths
 
-NO_CLASS = 0  # label of regions that belong to no class
 _SMALLEST_SIGMA = 1e-9  # pixels; with a sigma of 0 any other value of the coordinate is far outside of every contour
 _COVERED = 0.5
 

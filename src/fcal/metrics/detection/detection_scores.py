@@ -1,9 +1,13 @@
-"""All scores of a set of images in one pass: quality, average precision by contours, and consistency."""
+"""All scores of a set of images in one pass: average precision, quality, consistency and calibration."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
+from fcal.metrics.detection.box_reports import BoxOptions, box_report
+from fcal.metrics.detection.coco_precision import precision_report
+from fcal.metrics.detection.matched_boxes import MatchedBoxes, match_images, merged
+from fcal.metrics.detection.matching import MatchingRule
 from fcal.metrics.detection.mmap import (
     CONTOURS,
     consistency_report,
@@ -15,14 +19,19 @@ from fcal.metrics.detection.mmap import (
 )
 from fcal.metrics.detection.pdq import SPATIAL, empty_pdq_state, pdq_report, pdq_state
 from fcal.metrics.detection.records import Detections, Truths
+from fcal.metrics.detection.scored_boxes import ScoredBoxes, joined, scored_boxes_of
 
 _BATCH = 64  # images
+_MOST_DETECTIONS = 100  # of a class in an image, as COCO has it
+_OF_CORNERS = ("nll", "crps", "ece_z", "ece_q", "ence")
 
 
 def detection_report(
     detections: Iterable[Detections],
     truths: Iterable[Truths],
     *,
+    rule: MatchingRule | None = None,
+    classes: Sequence[str] | None = None,
     on_images: Callable[[int], object] | None = None,
 ) -> dict[str, Any]:
     """Scores of detections, as plain numbers for JSON.
@@ -32,14 +41,18 @@ def detection_report(
     Args:
         detections: Detections of each image.
         truths: Objects of each image, as many.
+        rule: When a detection and an object are a pair, for calibration.
+        classes: Names of classes 1, 2, ...
         on_images: Called with the number of images of each batch, for a progress bar.
 
     Returns:
         ``pdq``, ``pdq_spatial``, ``true_positives`` and what else :func:`fcal.metrics.detection.detection_quality`
         reports; ``pdq_mahalanobis``, a dictionary of the same for its mask-free variant; ``mmap``, ``mmap_contours``
         and, by label, ``mmap_classes`` of :func:`fcal.metrics.detection.mahalanobis_average_precision`; by contour,
-        ``consistency``, and the number ``pairs`` it is of (:func:`fcal.metrics.detection.consistency`); ``n_images``,
-        ``n_detections``, ``n_truths`` that count.
+        ``consistency``, and the number ``pairs`` it is of (:func:`fcal.metrics.detection.consistency`); ``map``,
+        ``ap50``, ``ap75`` and, by class, ``average_precision`` of COCO; ``calibration``, the whole report of
+        :func:`fcal.metrics.detection.box_calibration`, and of it ``nll``, ``crps``, ``ece_z``, ``ece_q``; None where
+        no detection has found an object or has error bars; ``n_images``, ``n_detections``, ``n_truths`` that count.
 
     Raises:
         ValueError: There are more of one than of the other.
@@ -53,9 +66,13 @@ def detection_report(
     """
     totals = {spatial: empty_pdq_state() for spatial in SPATIAL.names()}
     precision, inside = empty_mmap_state(), empty_consistency_state()
+    rule = rule or MatchingRule()
+    scored, matched = [scored_boxes_of([], [])], [match_images([], [], rule=rule)]
     count = 0
     for found, there in _batches(detections, truths):
         count += sum(map(len, found))
+        scored.append(scored_boxes_of(found, there))
+        matched.append(match_images(found, there, rule=rule))
         for spatial, total in totals.items():
             _add_(total, pdq_state(found, there, spatial=spatial))
         precision += mmap_state(found, there)
@@ -73,10 +90,25 @@ def detection_report(
         "mmap_classes": by_contour["classes"],
         "consistency": consistent["share"],
         "pairs": consistent["n"],
+        **_precision(joined(scored), classes),
+        **_calibration(merged(matched), rule, classes),
         "n_images": by_contour["images"],
         "n_detections": count,
         "n_truths": by_contour["truths"],
     }
+
+
+def _precision(scored: ScoredBoxes, classes: Sequence[str] | None) -> dict[str, Any]:
+    report = precision_report(scored, classes=classes, max_detections=_MOST_DETECTIONS)
+    return {"map": report.map, "ap50": report.ap50, "ap75": report.ap75, "average_precision": dict(report.per_class)}
+
+
+def _calibration(matched: MatchedBoxes, rule: MatchingRule, classes: Sequence[str] | None) -> dict[str, Any]:
+    """The report of matched boxes, and its main numbers."""
+    if not len(matched.boxes) or not bool(matched.covariances.any()):
+        return dict.fromkeys(("calibration", *_OF_CORNERS))
+    report = box_report(matched, rule, BoxOptions(classes=classes), seed=0)
+    return {"calibration": report.as_dict(), **{name: getattr(report.corners, name) for name in _OF_CORNERS}}
 
 
 def _add_(totals: tuple[Any, ...], batch: tuple[Any, ...]) -> None:

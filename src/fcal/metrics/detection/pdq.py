@@ -194,7 +194,7 @@ def _best_pairs(quality: Tensor) -> tuple[Tensor, Tensor]:
     try:
         from scipy.optimize import linear_sum_assignment
     except ModuleNotFoundError as error:
-        raise ImportError("expected scipy for the assignment of PDQ; pip install 'fcal[sensors]'") from error
+        raise ImportError("expected scipy for the assignment of PDQ; pip install 'fcal[vision]'") from error
     rows, columns = map(torch.as_tensor, linear_sum_assignment(quality.numpy(), maximize=True))
     good = quality[rows, columns] > 0
     return rows[good], columns[good]

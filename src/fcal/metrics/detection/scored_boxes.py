@@ -47,8 +47,14 @@ def scored_boxes_of(
         TypeError: Not one record per image.
         ValueError: Different numbers of images.
     """
-    images = [_rows_of_image(*image) for image in images_of(detections, truths, attributes)]
-    return ScoredBoxes(*(torch.cat(fields) for fields in zip(empty_scored_boxes(), *images, strict=True)))
+    return joined(
+        [empty_scored_boxes(), *(_rows_of_image(*image) for image in images_of(detections, truths, attributes))]
+    )
+
+
+def joined(states: Sequence[ScoredBoxes]) -> ScoredBoxes:
+    """One state with the rows of all."""
+    return ScoredBoxes(*(torch.cat(fields) for fields in zip(*states, strict=True)))
 
 
 def _rows_of_image(detections: Detections, truths: Truths, attributes: Attributes) -> ScoredBoxes:

@@ -58,9 +58,6 @@ class StreamingRows(StreamingReport):
             setattr(self, f"{name}_", [value])
         super()._sync_dist(*args, **kwargs)
 
-    def _copied_states(self) -> dict[str, Any]:
-        return {name: list(getattr(self, name)) for name in self._defaults}
-
 
 class _Nothing(NamedTuple):
     """No sums."""
