@@ -30,7 +30,8 @@ class BoxObjective(WeightedObjective):
     images. Proposals of one object are near copies, so each has the weight 1 / number of proposals of its object. A
     batch without any has a calibration loss of 0.
 
-    Validation is at one proposal of each object, the one with the highest score.
+    Validation is at one proposal of each object that the network itself proposes, the one with the highest score. An
+    epoch in which it proposes none is not the best one.
 
     Args:
         name: Name of the calibration term in logs; ``"smooth-l1"`` for none.
@@ -57,7 +58,7 @@ class BoxObjective(WeightedObjective):
         return self._observed(model, batch)[0]
 
     def judged(self, model: nn.Module, batch: Batch) -> tuple[Terms, Distribution, Batch]:
-        """The terms of a batch, and the distribution of one box of each object with its true box."""
+        """The terms of a batch, and the distribution of one box of each proposed object with its true box."""
         terms, samples, law = self._observed(model, batch)
         best = samples.best_of_objects()
         pred: Any = index_select(law, best)

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from fcal import data, recalibration
-from fcal._checks import check_count
 from fcal._config import as_plain
 from fcal._datasets import BatchConcat, get_batch, length_of
 from fcal._files import provenance, removed_if_empty, write_json
@@ -269,7 +268,8 @@ def _predicted(config: RunConfig, model: nn.Module, dataset: Any) -> Predicted:
             if len(judged["target"]):
                 preds.append(pred)
                 targets.append(judged["target"])
-    check_count(len(preds), at_least=1)
+    if not preds:
+        raise ValueError("expected `model` to predict targets, got none: it proposes no object; train it for longer")
     return Predicted(cat(preds), torch.cat(targets), None)
 
 

@@ -42,6 +42,7 @@ class Validation:
         self._sums = dict.fromkeys(("l1", "mse", "loss"), 0.0)
         self._targets = 0
         self._rows = 0  # with a loss
+        self._is_empty = True
 
     def add(
         self, pred: Distribution | Tensor, batch: Batch, loss: float | None = None, *, rows: int | None = None
@@ -55,6 +56,7 @@ class Validation:
             rows: Number of these rows; that of the targets if None.
         """
         target, mask = batch["target"], batch.get("valid_mask")
+        self._is_empty &= not target.numel()
         if isinstance(pred, Distribution) and target.numel():
             state = accumulate(pred, target, self._grid, valid_mask=mask)
             self._state = empty_state(self._grid, device=target.device) if self._state is None else self._state
@@ -78,11 +80,15 @@ class Validation:
         self._sums["mse"] += float(F.mse_loss(mean, target, reduction="sum"))
         self._targets += mean.numel()
 
+    def is_empty(self) -> bool:
+        """Whether there has been no prediction, as of a detector that proposes no object."""
+        return self._is_empty
+
     def metrics(self) -> dict[str, float]:
-        """Every metric that is defined for these predictions.
+        """Every metric that is defined for these predictions; of none, only the loss.
 
         Raises:
-            ValueError: Fewer than 2 targets count.
+            ValueError: Predictions have fewer than 2 targets that count.
         """
         metrics: dict[str, float] = {}
         if self._rows:

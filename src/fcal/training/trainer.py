@@ -360,10 +360,11 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
         if not metrics:  # no validation set: the last epoch is the best
             record.best_epoch = record.epoch - 1
             return
-        if self.config.monitor not in metrics:
+        is_unknown = self.config.monitor not in metrics
+        if is_unknown and not self._validation.is_empty():
             known = ", ".join(repr(name) for name in metrics if name in MONITORS.names())
             raise ValueError(f"expected `monitor` one of {known} for this model, got {self.config.monitor!r}")
-        value = metrics[self.config.monitor]
+        value = math.inf if is_unknown else metrics[self.config.monitor]
         if record.best_value is None or value < record.best_value:
             record.best_value, record.best_epoch, record.waited = value, record.epoch - 1, 0
             record.best_weights = {name: x.detach().clone() for name, x in self.model.state_dict().items()}

@@ -55,6 +55,8 @@ def without_ignored(labels: Tensor, boxes: Tensor, ignored: Tensor) -> Tensor:
 class RegionProposals(RegionProposalNetwork):  # type: ignore[misc]
     """Torchvision's region proposals, trained without anchors in ignored regions."""
 
+    training: bool
+
     def proposed(self, images: Any, maps: Any, targets: Any = None) -> tuple[list[Tensor], dict[str, Tensor]]:
         """Proposals, and losses if there are targets; the training mode makes no other difference here."""
         mode, self.training = self.training, targets is not None

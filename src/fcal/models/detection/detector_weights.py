@@ -1,6 +1,7 @@
 """Weights of a whole Faster R-CNN of torchvision, loaded into a detector with error bars."""
 
 import warnings
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +35,7 @@ def load_detector(model: nn.Module, weights: Weights, config: DetectorConfig) ->
         ValueError: The weights are of a detector with another backbone, or of other sizes.
     """
     _check_backbone(model, weights)
-    left = (_OWN,) if DECODERS[config.decoder] else (_OWN, _REGRESSION)
+    left: tuple[str, ...] = (_OWN,) if DECODERS[config.decoder] else (_OWN, _REGRESSION)
     key = f"{_CLASSES}bias"
     if key in weights.tensors and (known := len(weights.tensors[key])) != config.classes + 1:
         warnings.warn(
@@ -73,7 +74,7 @@ def _check_backbone(model: nn.Module, weights: Weights) -> None:
     )
 
 
-def _body(tensors: "dict[str, Tensor]") -> dict[str, tuple[int, ...]]:
+def _body(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
     """Shapes of the tensors of the backbone."""
     return {
         key.removeprefix(_BODY): tuple(tensor.shape)

@@ -48,17 +48,18 @@ class ProposalSamples:
         return len(self.labels)
 
     def best_of_objects(self) -> Tensor:
-        """Index of the proposal of every object that has the highest score; true boxes only where there is no other.
+        """Index of the proposal with the highest score of every object that the network itself proposes.
 
-        That is close to what non-maximum suppression keeps, and counts every object once. Shape ``(objects,)``.
+        That is close to what non-maximum suppression keeps, and counts every object once. True boxes are left out: the
+        network need not move them, so that they would look better than any detection. Shape ``(objects,)``.
         """
-        object_number, _ = object_numbers(self.image, self.object)
-        order = (self.score - 2.0 * self.is_truth).argsort(descending=True, stable=True)
-        first = object_number[order].argsort(stable=True)  # by object, and within it from best to worst
-        sorted_objects = object_number[order][first]
-        is_first = torch.ones_like(sorted_objects, dtype=torch.bool)
-        is_first[1:] = sorted_objects[1:] != sorted_objects[:-1]
-        return order[first][is_first]
+        own = (~self.is_truth).nonzero().squeeze(1)
+        order = own[self.score[own].argsort(descending=True, stable=True)]
+        numbers, _ = object_numbers(self.image[order], self.object[order])
+        by_object = numbers.argsort(stable=True)  # within an object from best to worst
+        is_first = torch.ones_like(numbers, dtype=torch.bool)
+        is_first[1:] = numbers[by_object][1:] != numbers[by_object][:-1]
+        return order[by_object][is_first]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
