@@ -119,6 +119,13 @@ def test_sigma_stays_with_its_box_through_suppression():
         torch.testing.assert_close(each["sigmas"], 0.5 + each["boxes"] / 7)
 
 
+def test_detections_at_the_largest_variance_warn():
+    ours = network(nms_threshold=1.0, detections=1000, proposals=300)
+    torch.nn.init.constant_(ours.uncertainty_head.spread.bias, 1e4)
+    with pytest.warns(UserWarning, match="predicted variances are at the largest one, 50: raise `beta`"):
+        ours(images())
+
+
 def test_label_probs_are_of_the_proposal_and_contain_the_score():
     for each in network()(images()):
         torch.testing.assert_close(each["label_probs"].sum(1), torch.ones(len(each["boxes"])))
