@@ -55,6 +55,7 @@ bench: setup ## speed as ratios in one run; writes runs/bench/*.json
 	$(BIN)/python bench/stacked.py --out runs/bench/stacked.json
 	$(BIN)/python bench/depth_speed.py --out runs/bench/depth.json
 	$(BIN)/python bench/detection_speed.py --out runs/bench/detection.json
+	$(BIN)/python bench/detector_speed.py --out runs/bench/detector.json
 
 # torch and torchvision are only good as a pair: to move them, edit their two lines first.
 lock: ## rewrite constraints.txt with what resolves today, torch and torchvision as they are

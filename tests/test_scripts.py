@@ -70,7 +70,15 @@ def test_scripts_refuse_an_output_they_cannot_write(tmp_path):
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peak memory is read from Linux's /proc")
 @pytest.mark.parametrize(
     ("name", "rows"),
-    [("core", 8), ("families", 26), ("evaluation", 5), ("stacked", 2), ("depth_speed", 8), ("detection_speed", 5)],
+    [
+        ("core", 8),
+        ("families", 26),
+        ("evaluation", 5),
+        ("stacked", 2),
+        ("depth_speed", 8),
+        ("detection_speed", 5),
+        ("detector_speed", 2),
+    ],
 )
 def test_bench_writes_a_row_per_claim(tmp_path, name, rows):
     result = run(ROOT / f"bench/{name}.py", "--shrink", 1000, "--out", tmp_path / "out.json")

@@ -50,9 +50,15 @@ def _check_mask(third: Any) -> None:
 
 
 def rows_of(batch: Batch) -> int:
-    """Number of rows in a batch."""
+    """Number of rows in a batch; targets that are not of one shape, such as boxes of images, are a list.
+
+    Example:
+        >>> rows_of({"target": [{"boxes": torch.zeros(2, 4)}, {"boxes": torch.zeros(0, 4)}]})
+        2
+    """
     target = batch["target"]
-    return len(target) if isinstance(target, Tensor) and target.dim() else 1
+    is_stacked = isinstance(target, Tensor) and target.dim()
+    return len(target) if is_stacked or isinstance(target, list) else 1
 
 
 def per_target(per_row: Tensor, target: Tensor) -> Tensor:

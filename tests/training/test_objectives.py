@@ -248,7 +248,10 @@ def test_objective_without_any_target_is_refused():
         ({"name": "calibration-loss", "on": "q"}, "`on` one of 'variance', 'std', got 'q'"),
         ({"form": "concave"}, "`form` one of 'convex', 'additive'"),
         ({"name": "beta-nll", "beta": 2.0}, "`beta` within"),
-        ({"task": "silogg"}, "`task` one of 'nll', 'silog', 'smooth-l1', 'mse', got 'silogg' .did you mean 'silog'"),
+        (
+            {"task": "silogg"},
+            "`task` one of 'nll', 'silog', 'smooth-l1', 'mse', 'detection', got 'silogg' .did you mean 'silog'",
+        ),
         ({"pixels": -1}, "`pixels` >= 0, got -1"),
         ({"name": "fcal", "strata": 4, "by": "regoin"}, "`by` one of 'sigma', 'group', 'region'"),
     ],

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from torch import nn
 
 from fcal._registry import Registry
-from fcal.models import depth
+from fcal.models import depth, detection
 from fcal.models.ensembles import Ensemble, mixture
 from fcal.models.networks import ConvNet, NormalHead, PointHead
 from fcal.models.predicting import Predicted, predict
@@ -20,6 +20,7 @@ __all__ = [
     "SharedTrunk",
     "by_name",
     "depth",
+    "detection",
     "mixture",
     "names",
     "predict",
@@ -29,6 +30,7 @@ __all__ = [
 _FACTORIES: Registry[Callable[..., nn.Module]] = Registry("model")
 _FACTORIES.add("convnet", ConvNet)
 _FACTORIES.add("bts", depth.BTS)
+_FACTORIES.add("faster-rcnn", detection.FasterRCNN)
 
 
 def names() -> list[str]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from fcal._datasets import as_batch
 from fcal.models.predicting import Predicted, predict
 from fcal.training import objectives
+from fcal.training.box_objective import BoxObjective
 from fcal.training.config import CrossfitConfig, DataConfig, ModelConfig, RecalibrationConfig, RunConfig
 from fcal.training.objectives import EachHead, Objective, ObjectiveConfig, objective
 from fcal.training.optimization import FitConfig
@@ -30,6 +31,7 @@ _MODULE_OF = {
 __all__ = [
     "Batches",
     "BestCalibration",
+    "BoxObjective",
     "CalibrationLogger",
     "CrossfitConfig",
     "DataConfig",

@@ -166,6 +166,11 @@ def _check_crossfit(config: RunConfig) -> None:
         raise ValueError(f"expected `crossfit.folds` for `crossfit.{fold_options[0]}`, got 0")
     if options.folds and not (config.recalibration.method or options.scales):
         raise ValueError("expected `recalibration.method` or `crossfit.scales` with `crossfit.folds`, got neither")
+    if options.folds and config.objective.task == "detection":
+        raise ValueError(
+            "expected `crossfit.folds` 0 with the task 'detection', whose rows are not predicted one by one, "
+            f"got {options.folds}"
+        )
     if options.folds and options.early_epochs >= config.fit.epochs:
         shown = f"{options.early_epochs} of {config.fit.epochs}"
         raise ValueError(f"expected `crossfit.early_epochs` fewer than `fit.epochs`, got {shown}")

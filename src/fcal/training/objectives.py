@@ -24,6 +24,9 @@ Terms: TypeAlias = Mapping[str, Tensor]
 class Objective(Protocol):
     """A callable from a model and a batch to named scalars, the terms, whose sum is minimised.
 
+    Where ``model(batch["input"])`` is not what should be validated, such as with detectors, an objective may also have
+    a method ``judged(model, batch)``, which returns the terms, a prediction, and a mapping with its ``"target"``.
+
     Example:
         >>> def squared_error(model, batch):
         ...     return {"error": (model(batch["input"]) - batch["target"]).square().mean()}
@@ -58,8 +61,9 @@ class ObjectiveConfig:
         p: Calibration loss and PCE: 1 or 2.
         draws: MMD and energy: number of draws per prediction.
         task: Task loss beside a calibration loss: ``"nll"``, the likelihood, or ``"silog"``, ``"smooth-l1"`` or
-            ``"mse"``, losses of the predicted values alone. With one of these, a likelihood or score (``"nll"``,
-            ``"beta-nll"``, ``"crps"``, ``"energy"``) counts as the calibration loss beside it, too.
+            ``"mse"``, losses of the predicted values alone, or ``"detection"``, those of a detector (see
+            :class:`fcal.training.BoxObjective`). With one of these, a likelihood or score (``"nll"``, ``"beta-nll"``,
+            ``"crps"``, ``"energy"``) counts as the calibration loss beside it, too.
         pixels: Number of targets of a batch, drawn in every step, that the calibration loss sees; 0 for all of them.
             See :class:`fcal.losses.SubsampledLoss`.
 
@@ -89,7 +93,7 @@ class ObjectiveConfig:
 
     def __post_init__(self) -> None:
         _FORMS[self.form]
-        _TASKS[self.task]
+        _COMPOSED[self.task]
         check_integer("pixels", self.pixels, at_least=0)
         check_number("lam", self.lam, low=0.0, high=1.0 if self.form == "convex" else 1e100)
         check_integer("warmup_steps", self.warmup_steps, at_least=0)
@@ -140,7 +144,46 @@ class TermOf(_NamedObjective):
         return {self.name: self.loss(model(batch["input"]), batch["target"], **_mask_and_weight(batch))}
 
 
-class Mixed(_NamedObjective):
+class WeightedObjective(_NamedObjective):
+    r"""Base class of objectives with a task and a calibration loss that is weighted by :math:`\lambda`.
+
+    Args:
+        name: Name of the calibration term in logs.
+        calibration: ``(pred, target, *, valid_mask, weight) -> scalar``.
+        config: Weight, form, warm-up and number of pixels.
+    """
+
+    step: Tensor
+
+    def __init__(self, name: str, calibration: Callable[..., Tensor], config: ObjectiveConfig) -> None:
+        super().__init__(name)
+        self.task_name = config.task
+        self.task = self.task_loss(config)
+        self.calibration = losses.SubsampledLoss(calibration, config.pixels) if config.pixels else calibration
+        self.lam = config.lam
+        self.warmup_steps = config.warmup_steps
+        self._weights = _FORMS[config.form]
+        self.register_buffer("step", torch.zeros((), dtype=torch.int64))
+
+    def task_loss(self, config: ObjectiveConfig) -> Callable[..., Tensor] | None:  # noqa: ARG002
+        """The loss of the task; None if the network has losses of its own."""
+        return None
+
+    def current_lam(self) -> float:
+        """The weight of the calibration loss at the current step."""
+        if not self.warmup_steps:
+            return self.lam
+        return self.lam * min(int(self.step) / self.warmup_steps, 1.0)
+
+    def current_weights(self) -> tuple[float, float]:
+        """The weights of task and calibration loss; in training mode the call counts as a step of the warm-up."""
+        weights = self._weights(self.current_lam())
+        if self.warmup_steps and self.training and torch.is_grad_enabled():
+            self.step += 1
+        return weights
+
+
+class Mixed(WeightedObjective):
     r"""A task loss and a calibration loss, weighted by :math:`\lambda`, as an objective.
 
     Args:
@@ -149,36 +192,22 @@ class Mixed(_NamedObjective):
         config: Task, weight, form, warm-up and number of pixels.
     """
 
-    step: Tensor
+    task: Callable[..., Tensor]
 
-    def __init__(self, name: str, calibration: Callable[..., Tensor], config: ObjectiveConfig) -> None:
-        super().__init__(name)
-        self.task_name = config.task
-        self.task = _TASKS[config.task]()
-        self.calibration = losses.SubsampledLoss(calibration, config.pixels) if config.pixels else calibration
-        self.lam = config.lam
-        self.warmup_steps = config.warmup_steps
-        self._weights = _FORMS[config.form]
-        self.register_buffer("step", torch.zeros((), dtype=torch.int64))
-
-    def current_lam(self) -> float:
-        """The weight of the calibration loss at the current step."""
-        if not self.warmup_steps:
-            return self.lam
-        return self.lam * min(int(self.step) / self.warmup_steps, 1.0)
+    def task_loss(self, config: ObjectiveConfig) -> Callable[..., Tensor]:
+        """The loss of the task."""
+        return _TASKS[config.task]()
 
     def forward(self, model: nn.Module, batch: Batch) -> Terms:
         """The terms of a batch; in training mode the call counts as a step of the warm-up."""
         pred, target, options = model(batch["input"]), batch["target"], _mask_and_weight(batch)
-        task_weight, calibration_weight = self._weights(self.current_lam())
+        task_weight, calibration_weight = self.current_weights()
         terms = {}
         if task_weight:  # a term without weight is not computed
             terms[self.task_name] = task_weight * self.task(pred, target, **options)
         if calibration_weight:
             options |= _group(batch, self.calibration)
             terms[self.name] = calibration_weight * self.calibration(pred, target, **options)
-        if self.warmup_steps and self.training and torch.is_grad_enabled():
-            self.step += 1
         return terms
 
 
@@ -277,6 +306,26 @@ _TASKS.add("nll", losses.NLLLoss)
 _TASKS.add("silog", losses.SiLogLoss)
 _TASKS.add("smooth-l1", lambda: _of_mean(F.smooth_l1_loss))
 _TASKS.add("mse", lambda: _of_mean(F.mse_loss))
+
+Composed: TypeAlias = Callable[[str, Callable[..., Tensor], ObjectiveConfig], Objective]
+_COMPOSED: Registry[Composed] = Registry("task")  # a task and a named loss as one objective
+for _name in _TASKS.names():
+    _COMPOSED.add(_name, Mixed)
+
+
+def register_task(name: str, composed: Composed) -> None:
+    """Register a task whose losses are not those of one prediction and its target.
+
+    Args:
+        name: Name of the task in configs.
+        composed: Maps a name, a loss of that name and a config to the objective.
+    """
+    _COMPOSED.add(name, composed)
+
+
+def _composed(name: str, loss: Callable[..., Tensor], config: ObjectiveConfig) -> Objective:
+    return _COMPOSED[config.task](name, loss, config)
+
 
 Factory: TypeAlias = Callable[[ObjectiveConfig], Objective]
 _FACTORIES: Registry[Factory] = Registry("objective")
@@ -403,12 +452,12 @@ def _loss_and_remedy(loss: Any) -> str:
 def _fcal(config: ObjectiveConfig) -> Objective:
     loss = losses.FCalLoss(config.divergence, config.df, on=config.on or "q", detach_mean=config.detach_mean)
     strata = losses.StratifiedLoss(loss, config.strata, config.by)  # checks strata and by
-    return Mixed("fcal", loss if config.strata == 1 else strata, config)
+    return _composed("fcal", loss if config.strata == 1 else strata, config)
 
 
 def _calibration_loss(config: ObjectiveConfig) -> Objective:
     loss = losses.CalibrationLoss(config.on or "variance", config.p, detach_mean=config.detach_mean)
-    return Mixed("calibration", loss, config)
+    return _composed("calibration", loss, config)
 
 
 def _score(name: str, loss_of: Callable[[ObjectiveConfig], nn.Module]) -> Factory:
@@ -416,14 +465,19 @@ def _score(name: str, loss_of: Callable[[ObjectiveConfig], nn.Module]) -> Factor
 
     def factory(config: ObjectiveConfig) -> Objective:
         loss = loss_of(config)
-        return TermOf(name, loss) if config.task == "nll" else Mixed(name, loss, config)
+        return TermOf(name, loss) if config.task == "nll" else _composed(name, loss, config)
 
     return factory
 
 
 def _task(name: str) -> Factory:
-    """A task loss alone."""
-    return lambda config: TermOf(name, _TASKS[name]())  # noqa: ARG005
+    """A task loss alone, unless the task has other predictions than those of a loss."""
+
+    def factory(config: ObjectiveConfig) -> Objective:
+        loss = _TASKS[name]()
+        return TermOf(name, loss) if config.task in _TASKS.names() else _composed(name, loss, config)
+
+    return factory
 
 
 MEAN_ONLY = ("smooth-l1", "mse", "silog")  # objectives that ignore the error bars
@@ -432,9 +486,9 @@ register("nll", _score("nll", lambda config: losses.NLLLoss()))  # noqa: ARG005
 register("fcal", _fcal)
 register("calibration-loss", _calibration_loss)
 register("beta-nll", _score("beta-nll", lambda config: losses.BetaNLLLoss(config.beta)))
-register("mmd", lambda config: Mixed("mmd", losses.MMDLoss(draws=config.draws), config))
-register("pce-kde", lambda config: Mixed("pce", losses.PCELoss("kde", p=config.p), config))
-register("pce-sort", lambda config: Mixed("pce", losses.PCELoss("sort", p=config.p), config))
+register("mmd", lambda config: _composed("mmd", losses.MMDLoss(draws=config.draws), config))
+register("pce-kde", lambda config: _composed("pce", losses.PCELoss("kde", p=config.p), config))
+register("pce-sort", lambda config: _composed("pce", losses.PCELoss("sort", p=config.p), config))
 register("crps", _score("crps", lambda config: losses.CRPSLoss()))  # noqa: ARG005
 register("energy", _score("energy", lambda config: losses.EnergyLoss(draws=config.draws)))
 for _name in MEAN_ONLY:

@@ -11,6 +11,7 @@ from statistics import fmean
 from typing import Any
 
 import torch
+from lightning.fabric.utilities import move_data_to_device
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
@@ -20,7 +21,8 @@ from fcal._datasets import BatchConcat, get_batch, length_of
 from fcal._files import provenance, removed_if_empty, write_json
 from fcal.crossfitting import CrossFit, crossfit, recentred
 from fcal.data.folds import fold_numbers
-from fcal.models.predicting import Predicted, predict
+from fcal.distributions.functional import cat
+from fcal.models.predicting import Predicted, evaluating, predict
 from fcal.training import run_folder
 from fcal.training.checkpoints import exclusive
 from fcal.training.config import ConfigError, RunConfig, initial_model, splits
@@ -28,7 +30,7 @@ from fcal.training.objectives import objective
 from fcal.training.optimization import FitConfig
 from fcal.training.predictions import evaluated
 from fcal.training.record import Fit
-from fcal.training.reproducibility import derived_seed
+from fcal.training.reproducibility import Batches, derived_seed, preserved_random_state, seed_everything
 from fcal.training.run_folder import Run, load
 from fcal.training.trainer import fit
 
@@ -253,7 +255,22 @@ def _evaluation(
 
 
 def _predicted(config: RunConfig, model: nn.Module, dataset: Any) -> Predicted:
-    return predict(model, dataset, batch_size=config.fit.batch_size, channels_last=config.fit.channels_last)
+    """Predictions of a dataset, as the objective judges them."""
+    terms: Any = objective(config.objective)
+    if not hasattr(terms, "judged"):
+        return predict(model, dataset, batch_size=config.fit.batch_size, channels_last=config.fit.channels_last)
+    preds, targets = [], []
+    device = next(model.parameters()).device
+    with evaluating(model), torch.no_grad(), preserved_random_state():
+        for number, batch in enumerate(Batches(dataset, config.fit.batch_size)):
+            seed_everything(derived_seed("judged", config.seed, number))
+            _, pred, judged = terms.judged(model, move_data_to_device(batch, device))
+            if len(judged["target"]):
+                preds.append(pred)
+                targets.append(judged["target"])
+    if not preds:
+        raise ValueError("expected `model` to predict targets, got none: it proposes no object; train it for longer")
+    return Predicted(cat(preds), torch.cat(targets), None)
 
 
 def _skipped_rows(parts: data.Splits) -> list[str]:

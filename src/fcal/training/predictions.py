@@ -42,24 +42,30 @@ class Validation:
         self._sums = dict.fromkeys(("l1", "mse", "loss"), 0.0)
         self._targets = 0
         self._rows = 0  # with a loss
+        self._is_empty = True
 
-    def add(self, pred: Distribution | Tensor, batch: Batch, loss: float | None = None) -> None:
+    def add(
+        self, pred: Distribution | Tensor, batch: Batch, loss: float | None = None, *, rows: int | None = None
+    ) -> None:
         """Add a batch.
 
         Args:
             pred: Prediction; a tensor has errors, but no calibration.
             batch: Its targets, and perhaps their mask.
             loss: Mean of the objective over the rows of the batch.
+            rows: Number of these rows; that of the targets if None.
         """
         target, mask = batch["target"], batch.get("valid_mask")
-        if isinstance(pred, Distribution):
+        self._is_empty &= not target.numel()
+        if isinstance(pred, Distribution) and target.numel():
             state = accumulate(pred, target, self._grid, valid_mask=mask)
             self._state = empty_state(self._grid, device=target.device) if self._state is None else self._state
             self._state.add_(state)
         self.add_errors(pred, batch)
         if loss is not None:
-            self._sums["loss"] += loss * rows_of(batch)
-            self._rows += rows_of(batch)
+            rows = rows_of(batch) if rows is None else rows
+            self._sums["loss"] += loss * rows
+            self._rows += rows
 
     def add_errors(self, pred: Distribution | Tensor, batch: Batch) -> None:
         """Add only the errors of the mean, if there is one."""
@@ -74,11 +80,15 @@ class Validation:
         self._sums["mse"] += float(F.mse_loss(mean, target, reduction="sum"))
         self._targets += mean.numel()
 
+    def is_empty(self) -> bool:
+        """Whether there has been no prediction, as of a detector that proposes no object."""
+        return self._is_empty
+
     def metrics(self) -> dict[str, float]:
-        """Every metric that is defined for these predictions.
+        """Every metric that is defined for these predictions; of none, only the loss.
 
         Raises:
-            ValueError: Fewer than 2 targets count.
+            ValueError: Predictions have fewer than 2 targets that count.
         """
         metrics: dict[str, float] = {}
         if self._rows:

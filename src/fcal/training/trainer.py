@@ -77,7 +77,8 @@ def fit(
         model: ``model(batch["input"])`` is a distribution, or a tensor for a network without error bars. It ends in
             evaluation mode.
         objective: ``objective(model, batch)`` is a mapping of named scalars whose sum is minimised; the mean negative
-            log-likelihood if None.
+            log-likelihood if None. If it has a method ``judged``, that returns what is validated (see
+            :class:`Objective`).
         train: Dataset whose items, collated, are mappings with ``"input"`` and ``"target"`` (also ``"valid_mask"``,
             ``"weight"``) or tuples ``(input, target)`` or ``(input, target, valid_mask)``. If it has
             ``__getitems__(indices)``, that returns a whole batch.
@@ -300,20 +301,27 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
         """Add a batch to the metrics; return its prediction, for callbacks."""
         batch = self._in_memory_format(batch)
         seed_everything(derived_seed("validation", self.config.seed, self.record.epoch, index))
+        judged: Batch = batch
         try:
             if _is_skipped(batch):
                 pred = prediction(self.model, batch["input"])
                 self._validation_skipped += 1
             else:
-                terms, pred = self._terms_and_prediction(batch)
-                self._validation.add(pred, batch, sum(_values(terms).values()))
+                terms, pred, judged = self._judged(batch)
+                self._validation.add(pred, judged, sum(_values(terms).values()), rows=rows_of(batch))
         except (ValueError, StopIteration) as error:
             raise self._explained(error, batch) from error
         self._validation_batches += 1
-        return {"pred": pred, "target": batch["target"], "valid_mask": batch.get("valid_mask")}
+        return {"pred": pred, "target": judged["target"], "valid_mask": judged.get("valid_mask")}
 
-    def _terms_and_prediction(self, batch: Batch) -> tuple[Terms, Distribution | Tensor]:
-        """Terms, and the prediction they are computed from; the model runs once unless the objective hides its call."""
+    def _judged(self, batch: Batch) -> tuple[Terms, Distribution | Tensor, Batch]:
+        """Terms, the prediction they are computed from, and its targets.
+
+        The model runs once unless the objective hides its call.
+        """
+        if hasattr(self.objective, "judged"):
+            judged: tuple[Terms, Distribution | Tensor, Batch] = self.objective.judged(self.model, batch)
+            return judged
         preds: list[Any] = []
 
         def keep(_: nn.Module, inputs: tuple[Any, ...], pred: Any) -> None:
@@ -324,7 +332,7 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
             terms = self.objective(self.model, batch)
         finally:
             hook.remove()
-        return terms, preds[0] if len(preds) == 1 else prediction(self.model, batch["input"])
+        return terms, preds[0] if len(preds) == 1 else prediction(self.model, batch["input"]), batch
 
     def on_validation_epoch_end(self) -> None:
         """Compute the metrics of the whole validation set."""
@@ -352,10 +360,11 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
         if not metrics:  # no validation set: the last epoch is the best
             record.best_epoch = record.epoch - 1
             return
-        if self.config.monitor not in metrics:
+        is_unknown = self.config.monitor not in metrics
+        if is_unknown and not self._validation.is_empty():
             known = ", ".join(repr(name) for name in metrics if name in MONITORS.names())
             raise ValueError(f"expected `monitor` one of {known} for this model, got {self.config.monitor!r}")
-        value = metrics[self.config.monitor]
+        value = math.inf if is_unknown else metrics[self.config.monitor]
         if record.best_value is None or value < record.best_value:
             record.best_value, record.best_epoch, record.waited = value, record.epoch - 1, 0
             record.best_weights = {name: x.detach().clone() for name, x in self.model.state_dict().items()}
@@ -403,7 +412,8 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
     def _invalid_parameter(self, batch: Batch) -> InvalidParameter | None:
         self._seed_step()
         try:
-            return invalid_parameter(self.model(batch["input"]))
+            is_judged = hasattr(self.objective, "judged")
+            return invalid_parameter(self._judged(batch)[1] if is_judged else self.model(batch["input"]))
         except Exception:  # the first error is the one to report, unless the weights explain it
             names = [name for name, weight in self.model.named_parameters() if not is_finite(weight)]
             message = f"a model whose weight {names[0]} is not finite" if names else ""

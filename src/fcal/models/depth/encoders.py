@@ -1,21 +1,16 @@
-"""Encoders: networks of torchvision cut into five stages, and their pretrained weights."""
+"""Encoders: networks of torchvision cut into five stages."""
 
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fcal._registry import Registry
+from fcal.models.pretrained import copy_weights, read_weights, torchvision_models
 
 STRIDE = 32  # pixels of the image per pixel of the last features
-_IMAGENET = "imagenet"
-_CLASSIFIERS = ("classifier.", "fc.")
-_COUNTER = "num_batches_tracked"  # absent from older files, and without effect on the network
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,9 +100,9 @@ class Encoder(nn.Module):
         backbone = _BACKBONES[name]
         if freeze:
             _FROZEN[freeze]  # refuse an unknown name before weights are read
-        network = _torchvision().get_model(name, weights=None)
+        network = torchvision_models().get_model(name, weights=None)
         if weights:
-            _load_weights(network, name, weights)
+            copy_weights(network, read_weights(name, weights), "encoder")
         self.stages = nn.ModuleList(backbone.stages(network))
         self.channels = backbone.channels
         self.freeze = freeze
@@ -144,76 +139,3 @@ def padded(image: Tensor) -> Tensor:
     height, width = image.shape[-2:]
     right, below = -width % STRIDE, -height % STRIDE
     return F.pad(image, (0, right, 0, below), mode="replicate") if right or below else image
-
-
-def _torchvision() -> Any:
-    try:
-        from torchvision import models
-    except ModuleNotFoundError as error:
-        raise ImportError("expected torchvision for depth networks; pip install 'fcal[vision]'") from error
-    return models
-
-
-# Pretrained weights.
-
-
-def _load_weights(network: nn.Module, name: str, weights: str) -> None:
-    """Copy pretrained weights into a network of torchvision; its classifier is left as it is."""
-    if not isinstance(weights, str):
-        raise TypeError(f"expected `weights` a string, got {type(weights).__name__}")
-    source = f"{_IMAGENET} weights" if weights == _IMAGENET else weights
-    tensors = _downloaded(name) if weights == _IMAGENET else _read(Path(weights))
-    own, loaded = _without_classifier(network.state_dict()), _without_classifier(tensors)
-    if own.keys() == loaded.keys():
-        loaded = {key: loaded[key] for key in own}
-    _check_same_layout(source, name, own, loaded)
-    with torch.no_grad():
-        for parameter, tensor in zip(own.values(), loaded.values(), strict=True):
-            parameter.copy_(tensor)
-
-
-def _without_classifier(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {
-        key: tensor
-        for key, tensor in tensors.items()
-        if not key.startswith(_CLASSIFIERS) and not key.endswith(_COUNTER)
-    }
-
-
-def _check_same_layout(source: str, name: str, own: Mapping[str, Tensor], loaded: Mapping[str, Tensor]) -> None:
-    """Refuse the weights of another network at the first tensor that differs in shape or role."""
-    for (key, expected), (other, tensor) in zip(own.items(), loaded.items(), strict=False):
-        if tensor.shape != expected.shape or key.rpartition(".")[2] != other.rpartition(".")[2]:
-            raise ValueError(
-                f"expected {source} of the encoder {name!r} with {key} of shape {tuple(expected.shape)}, "
-                f"got {other} of shape {tuple(tensor.shape)}"
-            )
-    if len(own) != len(loaded):
-        raise ValueError(f"expected {source} of the encoder {name!r} with {len(own)} tensors, got {len(loaded)}")
-
-
-def _read(path: Path) -> Mapping[str, Tensor]:
-    if not path.is_file():
-        raise FileNotFoundError(f"expected `weights` a file or 'imagenet', got {os.fspath(path)!r}")
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # by the first bytes, torch takes one of several readers, which fail differently
-        raise ValueError(f"expected {path} a state dict written by torch.save, got a file that is not one") from error
-    if isinstance(content, Mapping) and isinstance(content.get("state_dict"), Mapping):
-        content = content["state_dict"]
-    if not isinstance(content, Mapping) or not all(isinstance(tensor, Tensor) for tensor in content.values()):
-        raise ValueError(f"expected {path} a state dict of tensors, got a file with {type(content).__name__}")
-    return content
-
-
-def _downloaded(name: str) -> Mapping[str, Tensor]:
-    try:
-        tensors: Mapping[str, Tensor] = (
-            _torchvision().get_model_weights(name).DEFAULT.get_state_dict(progress=False, check_hash=True)
-        )
-    except (OSError, RuntimeError) as error:
-        reason = " ".join(str(error).split())
-        raise OSError(
-            f"expected to download the weights 'imagenet' of {name!r}, got {reason}; pass the path of a file"
-        ) from error
-    return tensors
