@@ -186,12 +186,17 @@ TASKS.add(
     "detection",
     Entry(
         task="fcal.benchmarks.detection.task:DETECTION",
-        purpose="boxes of objects with the error bars of their corners",
-        example="fcal benchmark detection --preset residuals --data kitti_det2d_residuals",
-        data="folder of the matched boxes of residuals (car_matches.csv), or above it",
-        preset="residuals",
-        presets="residuals, boxes of a real detector (default residuals)",
-        seeds="repetitions with other weights and other splits of the images",
+        purpose="boxes of objects with the error bars of their corners, on rendered streets or real images",
+        example="fcal benchmark detection --preset quick",
+        data="folder of the images and labels, or of the matched boxes of residuals",
+        needs_data=False,
+        presets="tiny (to see that it runs), quick (minutes), street (an hour), kitti-mini, bccd, residuals (boxes of "
+        "a real detector), paper-kitti or paper-cityscapes (default quick)",
+        options=(
+            Option(flag="--format", setting="set", help="kitti, cityscapes, coco or voc (default: the preset's)"),
+            Option(flag="--backbone", setting="backbone", help="mobilenet_v2, resnet18, ... (default: the preset's)"),
+        ),
+        seeds="repetitions with other weights, or other folds",
         out="where finished cells are kept and the page is written, over an older one",
     ),
 )

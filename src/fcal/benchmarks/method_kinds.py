@@ -129,6 +129,17 @@ class Trained(Method):
 
 
 @dataclass(frozen=True, kw_only=True)
+class HeadTrained(Trained):
+    """A network without error bars, whose uncertainty head alone is then trained by an objective."""
+
+    needs = "head_trained"
+
+    def predict(self, problem: Problem) -> Prediction:
+        """Predict by the network whose head was trained."""
+        return problem.head_trained(self)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Repaired(Method):
     """The network trained by likelihood, with a repair fitted to held-out rows.
 

@@ -10,6 +10,7 @@ from fcal.benchmarks.method_kinds import (
     CVPlus,
     Ensemble,
     Heads,
+    HeadTrained,
     HeldOutEnsemble,
     Method,
     Oracle,
@@ -48,6 +49,14 @@ METHODS.add(
     ),
 )
 METHODS.add("nll", Trained(title="NLL", candidates=_repeated("nll")))
+METHODS.add(
+    "nll_base",
+    HeadTrained(
+        title="NLL, uncertainty head alone",
+        plain="smooth-l1",
+        candidates=tuple({"name": "nll", "trained": "head", "repetition": repetition} for repetition in (1, 2, 3)),
+    ),
+)
 METHODS.add(
     "calibration_loss",
     Trained(

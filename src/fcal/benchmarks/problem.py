@@ -197,6 +197,10 @@ class Problem(ABC):
         """Networks trained by a method's objective."""
         raise NotImplementedError
 
+    def head_trained(self, method: "Trained") -> Prediction:
+        """A network trained without error bars, whose uncertainty head alone is trained by a method's objective."""
+        raise NotImplementedError
+
     def held_out(self) -> Networks:
         """Networks trained by likelihood, with held-out rows."""
         raise NotImplementedError

@@ -109,8 +109,9 @@ class TrainingCells:
             learning_rate=self.budget.tune_rate,
             monitor=method.monitor,
             seed=self.seed + _REPETITION * candidate.get("repetition", 0),
+            trained=candidate.get("trained", "full"),
         )
-        own = {name: value for name, value in candidate.items() if name != "repetition"}
+        own = {name: value for name, value in candidate.items() if name not in ("repetition", "trained")}
         if own["name"] == "fcal":
             own.setdefault("df", self.budget.df)
         return self._fit(method, own, fit, start=start)

@@ -47,9 +47,39 @@ _OF_BOXES = (
     PREDICT_MS,
     COST,
 )
-COLUMNS = _OF_BOXES
-_COLUMNS_OF = {RESIDUALS: tuple(column.name for column in _OF_BOXES)}
-_OF_CANDIDATES = ("rmse", "ece_z", "ece_q", "nll")
+_OF_DETECTIONS = (
+    Column(
+        name="map",
+        title="mAP",
+        description="average precision of COCO, over overlaps of 0.5 to 0.95",
+        factor=100,
+        percent=True,
+        lower_is_better=False,
+    ),
+    Column(name="ap50", printed=False, title="AP50", factor=100, percent=True, lower_is_better=False),
+    Column(name="ap75", printed=False, title="AP75", factor=100, percent=True, lower_is_better=False),
+    Column(
+        name="mmap",
+        title="mMAP",
+        description="average precision with confidence contours in place of overlaps",
+        factor=100,
+        percent=True,
+        lower_is_better=False,
+    ),
+    Column(
+        name="pdq",
+        title="PDQ",
+        description="probability-based detection quality",
+        factor=100,
+        percent=True,
+        lower_is_better=False,
+    ),
+    Column(name="pdq_spatial", printed=False, title="PDQ, boxes", factor=100, percent=True, lower_is_better=False),
+    Column(name="pdq_label", printed=False, title="PDQ, classes", factor=100, percent=True, lower_is_better=False),
+)
+COLUMNS = (*_OF_DETECTIONS, *_OF_BOXES)
+_OF_CANDIDATES = ("map", "rmse", "ece_z", "ece_q", "nll")
+_AT_PROPOSALS = ("ece_z", "ece_q", "nll", "coverage")
 _MISSING = "-"
 
 
@@ -68,7 +98,8 @@ def detection_table(
     boxes = dict(finished[0]["boxes"]) if finished else {}
     if boxes:
         results = with_cost(settings, results, (boxes["train"], boxes["validation"]), changes)
-    columns = _COLUMNS_OF[labels["set"]]
+    shown = _OF_BOXES if labels["set"] == RESIDUALS else COLUMNS
+    columns = tuple(column.name for column in shown)
     return Table(
         labels=labels,
         seeds=settings.seeds,
@@ -78,7 +109,7 @@ def detection_table(
         columns=columns,
         rows={name: _row(repetitions, columns) for name, repetitions in results.items()},
         floors=_floors(results),
-        details={"boxes": boxes},
+        details={"boxes": boxes, "images": next((result["images"] for result in finished if "images" in result), {})},
     )
 
 
@@ -88,7 +119,8 @@ def _row(results: Sequence[Result], columns: tuple[str, ...]) -> Row:
     if known:
         names = ("ece_z", "ece_q", "ece_q_within")
         details["bands"] = {name: [result["floors"].get(name) for result in known] for name in names}
-        details["by_corner"] = [result["by_corner"] for result in known]
+        for name in ("by_corner", "at_proposals", "consistency", "counts"):
+            details |= {name: [result[name] for result in known]} if name in known[0] else {}
     with_candidates = [result for result in results if "candidates" in result]
     if with_candidates:
         details["candidates"] = candidates_of(with_candidates, _OF_CANDIDATES)
@@ -113,3 +145,29 @@ def corner_section(table: Table) -> str:
         if seeds:
             lines.append([row_label(name, table), *cells])
     return lines_of(["", *CORNERS], lines) if lines else ""
+
+
+def consistency_section(table: Table) -> str:
+    """Share of objects within each contour of the detections that overlap with them, in per cent; means over seeds."""
+    lines, contours = [], []
+    for name, row in table.rows.items():
+        seeds = row.details.get("consistency") or []
+        if seeds:
+            contours = list(seeds[0])
+            means = (Spread.of([seed[contour] for seed in seeds]).mean for contour in contours)
+            lines.append([row_label(name, table), *(_MISSING if m is None else f"{100 * m:.1f}" for m in means)])
+    return lines_of(["contour", *contours], lines) if lines else ""
+
+
+def proposal_section(table: Table) -> str:
+    """Calibration at all proposals of objects, as in training, before suppression; means over seeds."""
+    columns = [column for column in COLUMNS if column.name in _AT_PROPOSALS]
+    lines = []
+    for name, row in table.rows.items():
+        seeds = row.details.get("at_proposals") or []
+        if seeds:
+            means = (Spread.of([seed.get(column.name) for seed in seeds]).mean for column in columns)
+            lines.append(
+                [row_label(name, table), *(column.text(mean) for column, mean in zip(columns, means, strict=True))]
+            )
+    return lines_of(["", *(column.heading for column in columns)], lines) if lines else ""
