@@ -115,9 +115,9 @@ PRESETS = {
     "tiny": Settings(
         height=64,
         width=208,
-        train=20,
-        validation=10,
-        test=10,
+        train=30,
+        validation=30,
+        test=20,
         images_per_drive=5,
         pyramid=16,
         head=32,
