@@ -49,7 +49,7 @@ class ProposalSamples:
 
     def take(self, rows: Tensor) -> "ProposalSamples":
         """Some of the proposals, with the weights of these alone. Shape ``(n,)``."""
-        taken = {name: value[rows] for name, value in vars(self).items() if isinstance(value, Tensor)}
+        taken: dict[str, Any] = {name: value[rows] for name, value in vars(self).items() if isinstance(value, Tensor)}
         return replace(self, **taken | {"weight": object_weights(taken["image"], taken["object"])})
 
     def proposed(self) -> "ProposalSamples":
