@@ -9,7 +9,6 @@ from torch.distributions import Distribution
 
 from fcal._datasets import Batch
 from fcal._ranks import all_reduce
-from fcal.distributions.functional import index_select
 from fcal.training.objectives import (
     MEAN_ONLY,
     ObjectiveConfig,
@@ -27,11 +26,13 @@ class BoxObjective(WeightedObjective):
     .. math:: L_{objectness} + L_{proposals} + L_{classes} + L_{smooth L1} + \lambda L_{cal}
 
     The calibration loss is of all positive sampled proposals of the batch, on all ranks, in pixels of the resized
-    images. Proposals of one object are near copies, so each has the weight 1 / number of proposals of its object. A
-    batch without any has a calibration loss of 0.
+    images, but not of the true boxes that are added to the proposals for the other losses: a network is right about
+    those if it leaves them as they are, and sigmas would become too small for its own proposals. Proposals of one
+    object are near copies, so each has the weight 1 / number of proposals of its object. A batch without any has a
+    calibration loss of 0.
 
-    Validation is at one proposal of each object that the network itself proposes, the one with the highest score. An
-    epoch in which it proposes none is not the best one.
+    Validation is at one proposal of each proposed object, the one with the highest score. An epoch in which the network
+    proposes none is not the best one.
 
     Args:
         name: Name of the calibration term in logs; ``"smooth-l1"`` for none.
@@ -59,31 +60,35 @@ class BoxObjective(WeightedObjective):
 
     def judged(self, model: nn.Module, batch: Batch) -> tuple[Terms, Distribution, Batch]:
         """The terms of a batch, and the distribution of one box of each proposed object with its true box."""
-        terms, samples, law = self._observed(model, batch)
-        best = samples.best_of_objects()
-        pred: Any = index_select(law, best)
-        return terms, pred, {"target": samples.target[best]}
+        terms, proposed = self._observed(model, batch)
+        best = proposed.take(proposed.best_of_objects())
+        return terms, _law(model, best), {"target": best.target}
 
-    def _observed(self, model: nn.Module, batch: Batch) -> tuple[Terms, Any, Distribution]:
-        """The terms, the positive proposals, and the distributions of their boxes."""
+    def _observed(self, model: nn.Module, batch: Batch) -> tuple[Terms, Any]:
+        """The terms, and the positive proposals of the network itself."""
         if not hasattr(model, "proposal_samples"):
             raise TypeError(f"expected `model` a detector for the task 'detection', got {type(model).__name__}")
         detector: Any = model
         samples = detector.proposal_samples(batch["input"], batch["target"])
-        law = detector.box_law(samples.features, samples.proposals, samples.labels)
+        proposed = samples.proposed()
         task_weight, calibration_weight = self.current_weights()
-        own = {**samples.losses, "loss_box_reg": detector.box_loss(samples, law)}
+        own = {**samples.losses, "loss_box_reg": detector.box_loss(samples, _law(model, samples))}
         terms = {name.removeprefix("loss_"): task_weight * loss for name, loss in own.items()}
         if calibration_weight and self.name != _OF_BOXES:
-            terms[self.name] = calibration_weight * self._calibration(law, samples)
-        return terms, samples, law
+            terms[self.name] = calibration_weight * self._calibration(_law(model, proposed), proposed)
+        return terms, proposed
 
-    def _calibration(self, law: Distribution, samples: Any) -> Tensor:
-        positives = torch.tensor([len(samples)], dtype=torch.float64, device=samples.target.device)
-        if not all_reduce(positives).item():  # on no rank
+    def _calibration(self, law: Distribution, proposed: Any) -> Tensor:
+        count = torch.tensor([len(proposed)], dtype=torch.float64, device=proposed.target.device)
+        if not all_reduce(count).item():  # on no rank
             return 0.0 * (law.mean.sum() + law.stddev.sum())  # has a gradient, of 0
-        weight = samples.weight.reshape(-1, *[1] * (len(law.batch_shape) - 1)).expand(law.batch_shape)
-        return self.calibration(law, samples.target, weight=weight)
+        weight = proposed.weight.reshape(-1, *[1] * (len(law.batch_shape) - 1)).expand(law.batch_shape)
+        return self.calibration(law, proposed.target, weight=weight)
+
+
+def _law(model: Any, samples: Any) -> Distribution:
+    law: Distribution = model.box_law(samples.features, samples.proposals, samples.labels)
+    return law
 
 
 register_task("detection", BoxObjective)

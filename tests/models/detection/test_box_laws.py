@@ -148,7 +148,12 @@ def test_full_covariance_is_positive_definite_with_correlations_at_both_limits()
     sigma = np.sqrt(np.einsum("nii->ni", covariance))
     correlation = covariance / (sigma[:, :, None] * sigma[:, None, :])
     assert np.linalg.eigvalsh(correlation).min() > 1e-6
-    assert np.abs(correlation[:, 1, 0]).max() == pytest.approx(5 / math.sqrt(26), rel=1e-6)
+    assert np.abs(correlation[:, 1, 0]).max() == pytest.approx(5 / math.sqrt(26), rel=1e-5)
+
+
+def test_full_covariance_is_diagonal_before_training():
+    law = law_head(full_covariance=True)(features(7), boxes(7), torch.ones(7, dtype=torch.int64))
+    torch.testing.assert_close(law.covariance_matrix, torch.diag_embed(law.variance))
 
 
 def test_covariance_can_have_any_correlations():
@@ -156,7 +161,8 @@ def test_covariance_can_have_any_correlations():
                                                                      [0, -0.3, 1, 0.4], [0.2, 0, 0.4, 1]])  # fmt: skip
     factor = torch.linalg.cholesky(correlation.double())
     ratios = factor / factor.diagonal()[:, None]  # rows up to their length
-    logits = 5 * (ratios[tuple(torch.tril_indices(4, 4, -1))] / 5).atanh()
+    entries = ratios[tuple(torch.tril_indices(4, 4, -1))]
+    logits = entries / (1 - entries.abs() / 5) / head.uncertainty.bounds.eta  # inverse of what bounds the ratios
     factors = head.uncertainty.factors(torch.cat([torch.zeros(4).double(), logits]))
     covariance = factors @ factors.mT
     torch.testing.assert_close(covariance / covariance[0, 0], correlation.double())

@@ -77,16 +77,24 @@ def test_true_boxes_are_marked_and_can_be_left_out():
     assert not model.proposal_samples(data.images, data.targets, truths=False).is_truth.any()
 
 
-def test_best_proposal_of_each_object_has_the_highest_score_of_those_that_are_no_true_boxes():
+def test_best_proposal_of_each_object_has_its_highest_score():
     samples = samples_of(Rectangles(6, 0))
     best = samples.best_of_objects().tolist()
-    rows = [row for row in range(len(samples)) if not samples.is_truth[row]]
-    keys = {row: (samples.image[row].item(), samples.object[row].item()) for row in rows}
-    for key in set(keys.values()):
-        own = [row for row in rows if keys[row] == key]
+    keys = list(zip(samples.image.tolist(), samples.object.tolist(), strict=True))
+    for key in set(keys):
+        own = [row for row, each in enumerate(keys) if each == key]
         (chosen,) = [row for row in best if row in own]
         assert samples.score[chosen] == max(samples.score[row] for row in own)
-    assert 1 < len(best) == len(set(keys.values()))
+    assert 1 < len(best) == len(set(keys)) < len(keys)
+
+
+def test_proposals_of_the_network_itself_have_weights_of_their_own():
+    samples = samples_of(Rectangles(6, 0))
+    proposed = samples.proposed()
+    assert len(proposed) == len(samples) - samples.is_truth.sum()
+    torch.testing.assert_close(proposed.proposals, samples.proposals[~samples.is_truth])
+    objects = {(i, n) for i, n in zip(proposed.image.tolist(), proposed.object.tolist(), strict=True)}
+    assert proposed.weight.sum().item() == pytest.approx(len(objects))
 
 
 def test_losses_do_not_depend_on_the_mode():

@@ -12,7 +12,7 @@ from fcal._config import config_from
 from fcal.models.detection.box_laws import LawHead
 from fcal.models.detection.config import DetectorConfig
 from fcal.models.detection.detector_weights import is_of_detector, load_detector
-from fcal.models.detection.proposals import Candidates, ProposalSamples, checked_targets, object_numbers
+from fcal.models.detection.proposals import Candidates, ProposalSamples, checked_targets, object_weights
 from fcal.models.detection.uncertainty import UncertaintyHead
 from fcal.models.pretrained import read_weights, torchvision_models
 
@@ -216,7 +216,6 @@ def _positive_samples(
     counts = torch.tensor([len(each) for each in positive], device=labels.device)
     image = torch.arange(len(sampled), device=labels.device).repeat_interleave(counts)
     number = torch.cat([target["number"][objects] for objects, target in pairs])
-    of_object, proposals_of = object_numbers(image, number)
     return ProposalSamples(
         features=features[rows],
         proposals=torch.cat([each.proposals for each in sampled])[rows],
@@ -224,7 +223,7 @@ def _positive_samples(
         target=torch.cat([target["boxes"][objects] for objects, target in pairs]),
         image=image,
         object=number,
-        weight=1.0 / proposals_of[of_object].to(features.dtype),
+        weight=object_weights(image, number),
         score=probs[rows, labels[rows]],
         is_truth=torch.cat([each.is_truth for each in sampled])[rows],
         sampled=len(labels),

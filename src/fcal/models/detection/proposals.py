@@ -1,7 +1,7 @@
 """Proposals of a batch: the positive ones that a detector is trained on, and all candidates for detections."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -47,14 +47,24 @@ class ProposalSamples:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def best_of_objects(self) -> Tensor:
-        """Index of the proposal with the highest score of every object that the network itself proposes.
+    def take(self, rows: Tensor) -> "ProposalSamples":
+        """Some of the proposals, with the weights of these alone. Shape ``(n,)``."""
+        taken: dict[str, Any] = {name: value[rows] for name, value in vars(self).items() if isinstance(value, Tensor)}
+        return replace(self, **taken | {"weight": object_weights(taken["image"], taken["object"])})
 
-        That is close to what non-maximum suppression keeps, and counts every object once. True boxes are left out: the
-        network need not move them, so that they would look better than any detection. Shape ``(objects,)``.
+    def proposed(self) -> "ProposalSamples":
+        """The proposals of the network itself.
+
+        The network need not move true boxes to be right, so that they would look better than any detection.
         """
-        own = (~self.is_truth).nonzero().squeeze(1)
-        order = own[self.score[own].argsort(descending=True, stable=True)]
+        return self.take((~self.is_truth).nonzero().squeeze(1))
+
+    def best_of_objects(self) -> Tensor:
+        """Index of the proposal of every object with the highest score: close to what suppression keeps.
+
+        Shape ``(objects,)``.
+        """
+        order = self.score.argsort(descending=True, stable=True)
         numbers, _ = object_numbers(self.image[order], self.object[order])
         by_object = numbers.argsort(stable=True)  # within an object from best to worst
         is_first = torch.ones_like(numbers, dtype=torch.bool)
@@ -93,6 +103,17 @@ def object_numbers(image: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
     pairs = torch.stack([image, index], dim=1)
     _, numbers, counts = pairs.unique(dim=0, return_inverse=True, return_counts=True)
     return numbers, counts
+
+
+def object_weights(image: Tensor, index: Tensor) -> Tensor:
+    """1 / number of the proposals of the same object, for every proposal.
+
+    Example:
+        >>> object_weights(torch.tensor([0, 0, 1]), torch.tensor([5, 5, 5]))
+        tensor([0.5000, 0.5000, 1.0000])
+    """
+    numbers, counts = object_numbers(image, index)
+    return 1.0 / counts[numbers]
 
 
 def checked_targets(images: Sequence[Tensor], targets: Any, classes: int) -> list[dict[str, Tensor]]:

@@ -99,7 +99,8 @@ class UncertaintyHead(nn.Module):
         with torch.no_grad():
             bias = self.spread.bias.view(classes, -1)
             bias[:, :CORNERS] = self.bounds.start()
-            bias[:, CORNERS:] = 0.0
+            bias[:, CORNERS:] = 0.0  # uncorrelated
+            self.spread.weight.view(classes, -1, features)[:, CORNERS:] = 0.0
         self._watched = self._at_cap = 0
         self._has_warned = False
 
@@ -125,7 +126,8 @@ class UncertaintyHead(nn.Module):
         sigmas = self.sigmas(outputs)
         if not self.full_covariance:
             return torch.diag_embed(sigmas)
-        return sigmas.unsqueeze(-1) * _unit_rows(outputs[..., CORNERS:])
+        # Of the same slope as the logarithm of the variance: steps of an optimizer move both alike.
+        return sigmas.unsqueeze(-1) * _unit_rows(self.bounds.eta * outputs[..., CORNERS:])
 
     def watch(self, sigmas: Tensor) -> None:
         """Count sigmas that are used, and warn if too many are at the largest variance."""
@@ -149,7 +151,8 @@ class UncertaintyHead(nn.Module):
 def _unit_rows(ratios: Tensor) -> Tensor:
     """Triangular matrices with rows of length 1. Shape ``(..., 6)`` to ``(..., 4, 4)``."""
     rows, columns = torch.tril_indices(CORNERS, CORNERS, offset=-1, device=ratios.device)
-    bounded = _LARGEST_RATIO * (ratios / _LARGEST_RATIO).tanh()
+    scaled = ratios / _LARGEST_RATIO
+    bounded = ratios / (1 + scaled.abs())  # approaches its limits slowly, so that gradients lead back from them
     eye = torch.eye(CORNERS, dtype=ratios.dtype, device=ratios.device)
     matrices = eye.expand(*ratios.shape[:-1], CORNERS, CORNERS).clone()
     matrices[..., rows, columns] = bounded
