@@ -168,7 +168,8 @@ def _positives(network: FasterRCNN, images: Any, *, best: bool = False) -> dict[
     """Sampled proposals of objects, or the best of each, which is close to what suppression keeps."""
     parts = []
     for indices, batch in _batches(images):
-        samples = network.eval().proposal_samples(batch["input"], batch["target"], truths=not best)
+        # True boxes among the proposals would look better than any that the network proposes itself.
+        samples = network.eval().proposal_samples(batch["input"], batch["target"], truths=False)
         rows = samples.best_of_objects() if best else torch.arange(len(samples))
         weight = (torch.ones(len(rows)) if best else samples.weight).unsqueeze(1).expand(-1, 4)
         inputs = packed(samples.features, samples.proposals, samples.labels)

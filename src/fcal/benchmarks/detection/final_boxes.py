@@ -41,7 +41,9 @@ def final_scores(
     rows = torch.cat([own[each.detections] for own, each in zip(kept, pairs, strict=True)])
     target = torch.cat([there.boxes[each.truths] for there, each in zip(truths, pairs, strict=True)]).to(mean)
     law = index_select(pred, rows) if isinstance(pred, Distribution) else pred[rows]
-    scores = box_scores(law, target, features["test.image"][rows], bins=bins, df=df)
+    scores: dict[str, Any] = {"columns": {}, "n": target.numel()}
+    if len(features["test.image"][rows].unique()) > 1:
+        scores = box_scores(law, target, features["test.image"][rows], bins=bins, df=df)
     columns = {**{name: report[name] for name in OF_DETECTIONS}, **scores["columns"]}
     counts = {name: report[name] for name in ("true_positives", "false_positives", "false_negatives", "n_detections")}
     consistent = {"consistency": report["consistency"], "mmap_contours": report["mmap_contours"]}

@@ -71,7 +71,8 @@ class DetectionTask(Task[Settings]):
         """Every seed."""
         settings = self.set_of(settings, data)
         if settings.set == RESIDUALS:
-            digests = _known_digests(store) if data is None else [ResidualTrainings(data).digest()]
+            known = _known_digests(store) if data is None else []
+            digests = known or [ResidualTrainings(data).digest()]
             addresses = [{"digest": digest, "seed": seed} for digest in digests for seed in range(settings.seeds)]
             return [ResidualProblem(settings, address, store, data) for address in addresses]
         source = ImageSource(data)

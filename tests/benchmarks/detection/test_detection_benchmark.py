@@ -1,0 +1,159 @@
+"""The detection benchmark: a whole run of a tiny street world, and its numbers against definitions."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch.distributions import Normal
+from torchvision.ops import box_iou
+
+from fcal.benchmarks.detection.detectors import Detectors, _objects_of
+from fcal.benchmarks.detection.final_boxes import clipped, final_scores, kept_rows
+from fcal.benchmarks.detection.heads import BoxHead
+from fcal.benchmarks.detection.images import ImageSource
+from fcal.benchmarks.detection.settings import PRESETS
+from fcal.cli import main
+from fcal.metrics.detection import Truths
+
+ROWS = ("oracle", "deterministic", "nll_base", "nll", "temperature", "fcal_kl", "oob_auto")
+WORDS = ["benchmark", "detection", "--preset", "tiny", "--methods", ",".join(ROWS), "--workers", "1"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A tiny benchmark, from the command line."""
+    out = tmp_path_factory.mktemp("detection")
+    assert main([*WORDS, "--out", str(out)]) == 0
+    return out
+
+
+@pytest.fixture(scope="module")
+def table(run):
+    (table,) = json.loads((run / "results.json").read_text())["tables"]
+    return table
+
+
+def test_benchmark_has_every_row_with_every_column(table):
+    assert set(table["rows"]) == set(ROWS)
+    for name, row in table["rows"].items():
+        assert "status" not in row, name
+        assert 0 <= row["map"]["mean"] <= 1
+        assert row["pdq"]["mean"] > 0
+        assert (row["nll"]["mean"] is None) == (name == "deterministic")
+    assert {"map", "ap50", "ap75", "mmap", "pdq", "pdq_spatial", "pdq_label", "ece_q", "nll"} <= set(table["columns"])
+    assert table["recommended"] == "oob_auto"
+
+
+def test_head_alone_keeps_the_boxes_of_the_network_without_error_bars(table):
+    """Both heads have the same initial weights and data, so that the means are the same."""
+    base, plain = (table["rows"][name] for name in ("nll_base", "deterministic"))
+    assert base["rmse"]["mean"] == pytest.approx(plain["rmse"]["mean"])
+    assert base["map"]["mean"] == plain["map"]["mean"]
+
+
+def test_run_again_computes_nothing(run, capsys):
+    before = {path: path.stat().st_mtime_ns for path in (run / "cells").iterdir()}
+    assert main([*WORDS, "--out", str(run), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["task"] == "detection"
+    assert {path: path.stat().st_mtime_ns for path in (run / "cells").iterdir()} == before
+
+
+def test_features_hold_every_object_of_training_once_by_weight(run):
+    detectors = Detectors(ImageSource(), str(run / "cells"))
+    features = detectors.features(
+        {"images": PRESETS["tiny"].images(0), "detector": PRESETS["tiny"].data(0)["detector"]}
+    )
+    weights, image = features["train.weight"], features["train.image"]
+    assert torch.equal(weights, weights[:, :1].expand(-1, 4))
+    # the weights of the proposals of one object sum to 1: their total is a whole number in every image
+    totals = torch.zeros(int(image.max()) + 1, dtype=torch.float64).index_add(0, image, weights[:, 0].double())
+    np.testing.assert_allclose(totals, totals.round(), atol=1e-5)
+    assert bool((features["validation.weight"] == 1).all())
+
+
+def truth(boxes, labels, size=(60, 80)):
+    return Truths(boxes=boxes, labels=labels, image_size=size)
+
+
+def test_suppression_keeps_the_best_of_overlapping_boxes_of_a_class():
+    boxes = torch.tensor([[0.0, 0, 20, 20], [1.0, 0, 21, 20], [1.0, 0, 21, 20], [40.0, 0, 60, 20]])
+    labels, scores = torch.tensor([1.0, 1, 2, 1]), torch.tensor([0.6, 0.9, 0.5, 0.3])
+    probs = torch.zeros(4, 3)
+    probs[torch.arange(4), labels.long()] = scores
+    features = {"test.input": labels.unsqueeze(1), "test.label_probs": probs, "test.image": torch.zeros(4).long()}
+    (kept,) = kept_rows(boxes, features, [truth(boxes[:1], torch.tensor([1]))])
+    assert kept.tolist() == [1, 2, 3]  # the first overlaps with the second by 0.9
+
+
+def test_clipping_stays_within_the_image():
+    assert clipped(torch.tensor([[-3.0, 5.0, 90.0, 61.0]]), (60, 80)).tolist() == [[0.0, 5.0, 80.0, 60.0]]
+
+
+def test_final_scores_are_those_of_matched_detections():
+    """Boxes whose errors are known: NLL and RMSE by NumPy, and no other box counts."""
+    generator = torch.Generator().manual_seed(0)
+    there = torch.tensor([[10.0, 10, 40, 40], [45.0, 5, 75, 50]]).double()
+    truths = [truth(there, torch.tensor([1, 2])) for _ in range(8)]
+    errors = torch.randn(8, 2, 4, generator=generator, dtype=torch.float64)
+    far = torch.tensor([[0.0, 50, 5, 58]], dtype=torch.float64)  # overlaps with nothing
+    boxes = torch.cat([torch.cat([there + error, far]) for error in errors])
+    labels = torch.tensor([1.0, 2.0, 1.0]).repeat(8)
+    probs = torch.zeros(24, 3)
+    probs[torch.arange(24), labels.long()] = torch.tensor([0.9, 0.8, 0.3]).repeat(8)
+    features = {
+        "test.input": labels.unsqueeze(1),
+        "test.label_probs": probs,
+        "test.image": torch.arange(8).repeat_interleave(3),
+    }
+    scores = final_scores(Normal(boxes, torch.full_like(boxes, 2.0)), features, truths, bins=5, df=4)
+    assert scores["pairs"] == 16
+    z = errors.numpy() / 2
+    expected = 0.5 * (z**2).mean() + np.log(2) + 0.5 * np.log(2 * np.pi)
+    np.testing.assert_allclose(scores["columns"]["nll"], expected, rtol=1e-5)
+    np.testing.assert_allclose(scores["columns"]["rmse"], np.sqrt((errors.numpy() ** 2).mean()), rtol=1e-5)
+
+
+def test_candidates_are_given_the_object_that_they_overlap_with():
+    generator = torch.Generator().manual_seed(3)
+    corner = 50 * torch.rand(40, 2, generator=generator)
+    boxes = torch.cat([corner, corner + 10 + 20 * torch.rand(40, 2, generator=generator)], 1)
+    labels, image = torch.randint(1, 3, (40,), generator=generator), torch.arange(40) % 2
+    targets = [
+        {"boxes": boxes[number::8] + 1, "labels": labels[number::8], "ignored": torch.zeros(5, dtype=torch.bool)}
+        for number in (0, 1)
+    ]
+    found, exact, sigma = _objects_of(boxes, labels, image, targets)
+    for row in range(40):
+        target = targets[int(image[row])]
+        overlap = box_iou(boxes[row : row + 1], target["boxes"])[0] * (target["labels"] == labels[row])
+        if overlap.max() >= 0.5:
+            torch.testing.assert_close(found[row], target["boxes"][overlap.argmax()])
+        else:
+            assert bool(found[row].isnan().all())
+    assert bool(exact.isnan().all() and sigma.isnan().all())  # not known of these
+
+
+def test_deterministic_head_has_the_boxes_of_the_other():
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        heads = [BoxHead(features=6, classes=2, deterministic=flag) for flag in (False, True)]
+        heads[1].load_state_dict(heads[0].state_dict())
+        inputs = torch.cat([torch.rand(5, 6), torch.tensor([[0.0, 0, 10, 10, 1]]).expand(5, -1)], 1)
+    torch.testing.assert_close(heads[0](inputs).mean, heads[1](inputs))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--preset", "kitti-mini"], "expected `--data` for the set 'kitti-mini', got none"),
+        (["--preset", "residuals"], "expected `--data` a folder with car_matches.csv in it or below, got none"),
+        (["--format", "yolo"], "expected `set` one of"),
+        (["--preset", "bccd", "--data", "nowhere"], "expected `--data` a folder, got nowhere, no folder"),
+    ],
+)
+def test_missing_data_are_one_line(words, message, capsys):
+    assert main(["benchmark", "detection", *words]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
