@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from depth.bars import bars, bars_markdown
+from bars import bars_markdown
+from depth.goals import goals
 
 from fcal.cli import main
 
@@ -25,11 +26,11 @@ def table(fcal_ece=(0.003, 0.003, 0.004), fcal_silog=(0.3, 0.3, 0.3), **rows):
         "temperature": row(3, ece_z=[0.005, 0.005, 0.006], nll=[1.9, 2.0, 1.9], crps=[1.0, 1.0, 1.0]),
         "oob_auto": row(3, ece_z=[0.002, 0.002, 0.002], nll=[1.8, 1.9, 1.81], crps=[0.9, 0.9, 0.91]),
     }
-    return {"seeds": 3, "rows": {**known, **rows}}
+    return {"seeds": 3, "rows": {**known, **rows}, "floors": {"ece_z": {"expected": 0.001, "q95": 0.002}}}
 
 
 def reached(document):
-    return {bar.goal: bar.reached for bar in bars(document)}
+    return {bar.goal: bar.reached for bar in goals(document)}
 
 
 def test_goals_that_are_all_reached():
@@ -55,22 +56,30 @@ def test_f_cal_must_keep_accuracy_within_five_per_cent(silog, expected):
     assert found["`fcal_kl`: SiLog at most 1.05 times that of `nll`"] is expected
 
 
-def test_recommended_row_is_above_only_by_its_lower_limit():
+def test_recommended_row_must_be_below_by_its_limit():
     goal = "`oob_auto`: nll not above that of `temperature`"
     noisy = row(3, ece_z=[0.002] * 3, nll=[1.9, 2.2, 1.8], crps=[0.9] * 3)
-    worse = row(3, ece_z=[0.002] * 3, nll=[2.0, 2.1, 2.01], crps=[0.9] * 3)
-    assert reached(table(oob_auto=noisy))[goal] is True
-    assert reached(table(oob_auto=worse))[goal] is False
+    assert reached(table())[goal] is True
+    assert reached(table(oob_auto=noisy))[goal] is False
+
+
+@pytest.mark.parametrize(("ece", "expected"), [(0.0055, True), (0.0075, False)])
+def test_calibration_has_the_margin_of_calibrated_models(ece, expected):
+    """Temperature scaling has 0.005, 0.005 and 0.006; the margin is 0.001."""
+    goal = "`oob_auto`: ece_z x100 not above that of `temperature`"
+    near = row(3, ece_z=[ece, ece, ece + 0.001], nll=[1.8] * 3, crps=[0.9] * 3)
+    assert reached(table(oob_auto=near))[goal] is expected
 
 
 def test_goals_of_one_seed_are_not_decided():
     one = {
+        **table(),
         "seeds": 1,
         "rows": {
             name: row(1, **{k: v[:1] for k, v in entry["seeds"].items()}) for name, entry in table()["rows"].items()
         },
     }
-    assert "too few seeds" in bars_markdown(bars(one))
+    assert "too few seeds" in bars_markdown(goals(one))
 
 
 def test_publish_writes_the_page_of_depth_from_the_cells_alone(tmp_path):
