@@ -30,13 +30,6 @@ _OF_BOXES = (
     MCE_Z,
     ECE_Q,
     MCE_Q,
-    Column(
-        name="ece_q_within",
-        printed=False,
-        title="ECE(q) in images",
-        description="the same of sums within an image, which shows that boxes depend on each other",
-        factor=100,
-    ),
     NLL,
     CRPS,
     ENCE,
@@ -117,7 +110,7 @@ def _row(results: Sequence[Result], columns: tuple[str, ...]) -> Row:
     known = [result for result in results if "floors" in result]
     details: dict[str, Any] = {}
     if known:
-        names = ("ece_z", "ece_q", "ece_q_within")
+        names = ("ece_z", "ece_q")
         details["bands"] = {name: [result["floors"].get(name) for result in known] for name in names}
         for name in ("by_corner", "at_proposals", "consistency", "counts"):
             details |= {name: [result[name] for result in known]} if name in known[0] else {}
