@@ -8,7 +8,8 @@ from fcal.models.predicting import Predicted, predict
 from fcal.training import objectives
 from fcal.training.box_objective import BoxObjective
 from fcal.training.config import CrossfitConfig, DataConfig, ModelConfig, RecalibrationConfig, RunConfig
-from fcal.training.objectives import EachHead, Objective, ObjectiveConfig, objective
+from fcal.training.each_head import EachHead
+from fcal.training.objectives import Objective, ObjectiveConfig, objective
 from fcal.training.optimization import FitConfig
 from fcal.training.record import Diverged, Fit
 from fcal.training.reproducibility import Batches

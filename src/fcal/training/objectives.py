@@ -1,10 +1,8 @@
 """Training objectives by name: functions of model and batch that return named terms, whose sum is minimised."""
 
-import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 import torch
@@ -115,7 +113,9 @@ def options_of(config: ObjectiveConfig) -> dict[str, Any]:
     return {name: value for name, value in asdict(config).items() if name not in newer or value != newer[name]}
 
 
-class _NamedObjective(nn.Module):
+class NamedObjective(nn.Module):
+    """An objective with a name and, where it was made from one, its config."""
+
     config: ObjectiveConfig | None = None
 
     def __init__(self, name: str) -> None:
@@ -127,7 +127,7 @@ class _NamedObjective(nn.Module):
         return self.name if self.config is None else str(self.config)
 
 
-class TermOf(_NamedObjective):
+class TermOf(NamedObjective):
     """A loss of prediction and target as an objective with one term.
 
     Args:
@@ -144,7 +144,7 @@ class TermOf(_NamedObjective):
         return {self.name: self.loss(model(batch["input"]), batch["target"], **_mask_and_weight(batch))}
 
 
-class WeightedObjective(_NamedObjective):
+class WeightedObjective(NamedObjective):
     r"""Base class of objectives with a task and a calibration loss that is weighted by :math:`\lambda`.
 
     Args:
@@ -209,55 +209,6 @@ class Mixed(WeightedObjective):
             options |= _group(batch, self.calibration)
             terms[self.name] = calibration_weight * self.calibration(pred, target, **options)
         return terms
-
-
-class EachHead(_NamedObjective):
-    """An objective of several heads on one trunk, each on the rows that it does not leave out.
-
-    Args:
-        objective: Objective of one prediction; its terms are averaged over the heads.
-
-    Example:
-        >>> from fcal.models import NormalHead, SharedTrunk
-        >>> from fcal.training import EachHead, objective
-        >>> network = SharedTrunk(torch.nn.Identity(), [NormalHead(1, 1) for _ in range(2)])
-        >>> left_out = torch.tensor([[True, False], [False, True], [False, False]])  # rows, heads
-        >>> batch = {"input": torch.zeros(3, 1), "target": torch.zeros(3, 1), "left_out": left_out}
-        >>> sorted(EachHead(objective())(network, batch))
-        ['nll']
-    """
-
-    def __init__(self, objective: Objective) -> None:
-        super().__init__("each head")
-        self.objective = objective
-
-    def forward(self, model: nn.Module, batch: Batch) -> Terms:
-        """Mean of the terms of the heads; one whose rows are all left out of the batch is skipped."""
-        preds, target, kept = model(batch["input"]), batch["target"], ~_left_out(batch)
-        if not isinstance(preds, list) or len(preds) != kept.shape[1]:
-            shown = f"{len(preds)} predictions" if isinstance(preds, list) else type(preds).__name__
-            raise TypeError(f"expected `model` to return a list of {kept.shape[1]} predictions, got {shown}")
-        terms = []
-        for pred, rows in zip(preds, kept.T, strict=True):
-            mask = per_target(rows, target) & ~target.isnan()
-            if batch.get("valid_mask") is not None:
-                mask = mask & per_target(batch["valid_mask"], target)
-            if bool(mask.any()):
-                terms.append(self.objective(partial(_returned, pred), {**batch, "valid_mask": mask}))  # type: ignore[arg-type]
-        check_count(len(terms), at_least=1)
-        return {name: torch.stack([term[name] for term in terms]).mean() for name in terms[0]}
-
-
-def _left_out(batch: Batch) -> Tensor:
-    left_out = batch.get("left_out")
-    if not isinstance(left_out, Tensor) or left_out.dtype != torch.bool or left_out.dim() != 2:
-        raise ValueError("expected batches with a boolean 'left_out' of shape (rows, heads), got none")
-    return left_out
-
-
-def _returned(pred: Any, _: Any) -> Any:
-    """Stands in for a model whose prediction is known."""
-    return pred
 
 
 def _mask_and_weight(batch: Batch) -> dict[str, Any]:
@@ -386,7 +337,7 @@ def objective(config: ObjectiveConfig | None = None) -> Objective:
     if not isinstance(config, ObjectiveConfig):
         raise TypeError(f"expected `config` an ObjectiveConfig, got {type(config).__name__}")
     terms = by_name(config.name)(config)
-    if isinstance(terms, _NamedObjective):
+    if isinstance(terms, NamedObjective):
         terms.config = config
     return terms
 
@@ -403,50 +354,6 @@ def description(objective: Objective) -> str:
         return re.sub(r" at 0x[0-9a-f]+", "", " ".join(repr(objective).split()))
     named: Any = objective if hasattr(objective, "__qualname__") else type(objective)
     return f"{named.__module__}.{named.__qualname__}"
-
-
-def check_objective(candidate: Any) -> None:
-    """Reject what is easily mistaken for an objective; the message says how to turn it into one.
-
-    Raises:
-        TypeError: A config, a name, a loss of prediction and target, or nothing to call.
-
-    Example:
-        >>> check_objective(ObjectiveConfig())
-        Traceback (most recent call last):
-        ...
-        TypeError: expected `objective` to call with model and batch, got an ObjectiveConfig; pass objective(config)
-    """
-    if isinstance(candidate, ObjectiveConfig):
-        shown = "an ObjectiveConfig; pass objective(config)"
-    elif isinstance(candidate, str):
-        shown = f"{candidate!r}; pass objective(ObjectiveConfig(name={candidate!r}))"
-    elif _arguments(candidate)[:2] in (["pred", "target"], ["input", "target"]):  # losses of this library and of torch
-        shown = _loss_and_remedy(candidate)
-    elif isinstance(candidate, type) or not callable(candidate):
-        shown = repr(candidate)
-    else:
-        return
-    raise TypeError(f"expected `objective` to call with model and batch, got {shown}")
-
-
-def _arguments(candidate: Any) -> list[str]:
-    """Names of the arguments of a callable; none if it has no signature."""
-    function = getattr(candidate, "forward", candidate)  # the signature of a module's __call__ is generic
-    try:
-        return [name for name in inspect.signature(function).parameters if name != "self"]
-    except (TypeError, ValueError):  # not callable, or built in
-        return []
-
-
-def _loss_and_remedy(loss: Any) -> str:
-    """The name of a loss, and how to make an objective of it; this library's modules take masks and weights."""
-    cls = loss if isinstance(loss, type) else type(loss)
-    name = getattr(loss, "__name__", cls.__name__)
-    wrapped = f"lambda model, batch: {{{name!r}: loss(model(batch['input']), batch['target']).mean()}}"
-    if issubclass(cls, nn.Module) and "valid_mask" in _arguments(loss):
-        wrapped = f"fcal.training.objectives.TermOf({name!r}, loss)"
-    return f"{name}, a loss of prediction and target; pass {wrapped}"
 
 
 def _fcal(config: ObjectiveConfig) -> Objective:

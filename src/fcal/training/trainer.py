@@ -32,7 +32,8 @@ from fcal.training.checkpoints import (
     exclusive,
     restore_weights,
 )
-from fcal.training.objectives import Objective, Terms, check_objective, description
+from fcal.training.objective_checks import check_objective
+from fcal.training.objectives import Objective, Terms, description
 from fcal.training.objectives import objective as objective_of
 from fcal.training.optimization import MONITORS, OPTIMIZERS, TRAINED, FitConfig, frozen_except, rate_factor
 from fcal.training.predictions import InvalidParameter, Validation, invalid_parameter, is_finite, without_validation
