@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fcal.plots.benchmark_plots import calibration_sheet, disc_gallery, learning_curves, tradeoff
     from fcal.plots.covariance_ellipses import didactic
+    from fcal.plots.predicted_boxes import PredictedBoxes, box_gallery
     from fcal.plots.predicted_depth import PredictedDepth, depth_gallery
     from fcal.plots.report_plots import (
         before_after,
@@ -22,8 +23,10 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "PredictedBoxes",
     "PredictedDepth",
     "before_after",
+    "box_gallery",
     "calibration_sheet",
     "coverage_by_group",
     "depth_gallery",
@@ -45,6 +48,7 @@ __all__ = [
 # Names resolve on first use: pages use the figure model too, and need no matplotlib.
 _MODULES = {
     "didactic": "covariance_ellipses",
+    **dict.fromkeys(("PredictedBoxes", "box_gallery"), "predicted_boxes"),
     **dict.fromkeys(("PredictedDepth", "depth_gallery"), "predicted_depth"),
     **dict.fromkeys(("calibration_sheet", "disc_gallery", "learning_curves", "tradeoff"), "benchmark_plots"),
 }
