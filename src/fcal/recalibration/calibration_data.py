@@ -1,5 +1,6 @@
 """The rows that a recalibrator is fitted to, and those that are so far out that no repair should follow them."""
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -14,8 +15,10 @@ from fcal.residuals import residuals_of
 QUARTILES = 1.3489795003921634  # distance of the quartiles of the standard normal distribution
 # In robust standard deviations: errors may be large where a heavy-tailed prediction expects them, and residuals where a
 # light-tailed one does not, but not both.
-_WILD_ERROR, _WILD_RESIDUAL = 20.0, 8.0
-_LARGEST_SHARE = 0.01
+_WILD_ERROR, _WILD_RESIDUAL = 10.0, 8.0
+_LARGEST_SHARE = 0.01  # of rows that are wild,
+_FEW, _FEW_SHARE = 3, 0.1  # or this many, of few rows
+_SHARES = (0.25, 0.1, 0.05, 0.01)  # in either tail, whose quantiles tell the spread
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,14 +122,28 @@ def errors_in_scales(law: Law, target: Tensor) -> Tensor:
     """Target minus location, in scales. Shape ``(n,)``."""
     value, _, _ = law.pull_back(target)
     named = dict(zip(law.family.parameters, law.parameters, strict=True))
-    return (value - named["loc"]) / named["scale"]
+    return ((value.log() if law.kind is LogNormal else value) - named["loc"]) / named["scale"]
 
 
 def _wild_rows(law: Law, target: Tensor, z: Tensor, output: Tensor) -> tuple[Tensor, Tensor]:
     """Distances of errors, and the rows that are wild both by their errors and by the predicted distribution."""
-    errors = _distances(errors_in_scales(law, target) if has_scale(law) else z, output)
-    wild = (errors > _WILD_ERROR) & (_distances(z, output) > _WILD_RESIDUAL)
-    return errors, wild if int(wild.sum()) <= max(_LARGEST_SHARE * len(wild), 1) else torch.zeros_like(wild)
+    errors, residuals = (
+        _distances(errors_in_scales(law, target) if has_scale(law) else z, output),
+        _distances(z, output),
+    )
+    is_far = errors > _WILD_ERROR * _spread_of_tail(errors)
+    return errors, is_far & (residuals > _WILD_RESIDUAL * _spread_of_tail(residuals))
+
+
+def _spread_of_tail(distance: Tensor) -> Tensor:
+    """At least 1; more if even without the few rows that may be wild, distances are larger than normal ones.
+
+    So rows are wild only beside all others: where many are far out, that is the shape of the errors.
+    """
+    count = len(distance)
+    spared = max(math.ceil(_LARGEST_SHARE * count), min(_FEW, int(_FEW_SHARE * count)))
+    tail = torch.tensor((spared + 1) / (2 * (count + 1)), dtype=torch.float64)
+    return (distance.kthvalue(max(count - spared, 1)).values / -torch.special.ndtri(tail)).clamp(min=1.0)
 
 
 def _distances(values: Tensor, output: Tensor) -> Tensor:
@@ -135,9 +152,25 @@ def _distances(values: Tensor, output: Tensor) -> Tensor:
     for number in output.unique().tolist():
         rows = output == number
         own = values[rows]
-        flat = own.flatten()
-        ranks = (1 + round(share * (len(flat) - 1)) for share in (0.25, 0.5, 0.75))
-        low, middle, high = (flat.kthvalue(rank).values for rank in ranks)
-        if bool(high > low):
-            distance[rows] = ((own - middle).abs() * (QUARTILES / (high - low))).reshape(len(own), -1).amax(1)
+        middle, spread = _middle_and_spread(own.flatten())
+        if bool(spread > 0):
+            distance[rows] = ((own - middle).abs() / spread).reshape(len(own), -1).amax(1)
     return distance
+
+
+def _middle_and_spread(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Median, and the standard deviation of a normal distribution with the same quartiles.
+
+    Where the quartiles are equal, as those of rounded numbers may be, quantiles farther out take their place; the
+    spread is 0 if nearly all values are equal.
+    """
+    count = len(values)
+
+    def quantile(share: float) -> Tensor:
+        return values.kthvalue(1 + round(share * (count - 1))).values
+
+    for share in _SHARES:
+        spread = (quantile(1 - share) - quantile(share)) / (-2 * torch.special.ndtri(torch.tensor(share).double()))
+        if bool(spread > 0):
+            break
+    return quantile(0.5), spread

@@ -34,8 +34,9 @@ class Recalibrator(ABC):
 
     A single wild row must not ruin a repair. Rows whose errors (in predicted scales) are more than 20, and whose
     residuals are more than 8 robust standard deviations from the median of their output are left out of the fit and
-    reported in ``wild``; a robust standard deviation is that of a normal distribution with the same quartiles. If they
-    are more than one in a hundred, they are the shape of the errors, and count like all others.
+    reported in ``wild``; a robust standard deviation is that of a normal distribution with the same quartiles, or,
+    where that is larger, with the same 99 % quantile of distances. So at most one row in a hundred is left out (three
+    of few rows): where more are far out, they are the shape of the errors.
 
     Attributes:
         method: Its name; see :func:`fcal.recalibration.names`.

@@ -19,22 +19,31 @@ _ENOUGH_FOR_SHAPE = 200  # rows
 _FOLDS = 5
 _MOST_COMPARED = 200_000  # rows: more would not change the weight
 _DOUBT = 2.0  # standard errors
+_LARGEST_GAIN = 2.0  # nats
+_CUT = 4.0  # robust standard deviations
+_MEDIAN_SIZE = 0.6744897501960817  # of a standard normal number
+# Mean of the smaller of the square of a standard normal number and of the cut.
+_CUT_VARIANCE = math.erf(_CUT / math.sqrt(2)) - 2 * _CUT * math.exp(-(_CUT**2) / 2) / math.sqrt(2 * math.pi)
+_CUT_VARIANCE += _CUT**2 * math.erfc(_CUT / math.sqrt(2))
 
 
 @register
 class ScaleAndShape(Recalibrator):
     r"""Temperature scaling, then the observed shape of the residuals, weighted by how clearly the data show it.
 
-    The factor is that of :class:`Temperature`. The rescaled residuals z have the map g of
-    ``Conformal(centred=True)``, which repairs their shape around the median, and predictions are repaired by
+    The factor is that of :class:`Temperature`, with residuals beyond four robust standard deviations cut off where it
+    would be their root mean square. The rescaled residuals z have the map g of ``Conformal(centred=True)``, which
+    repairs their shape around the median, and predictions are repaired by
 
     .. math:: z' = (1 - w) z + w\, g(z), \qquad w = \min(\max((t + 2) / 4, 0), 1)
 
-    where t is the gain of g in cross-validated log-likelihood over a factor alone, in standard errors. With t below
+    where t is the gain of g in cross-validated log-likelihood over a factor alone, in standard errors; the gain of a
+    single row counts as 2 nats at most. With t below
     -2 the shape stays as predicted, and the family with it; above 2 the shape is the observed one. Because the weight
     is continuous, no single row decides between two different repairs, as it may where the better of two is chosen.
 
-    The median of every prediction stays where it is. With fewer than 200 rows the weight is 0.
+    The median of every prediction stays where it is, but that of skewed families with a location and a scale, such as
+    Gumbel, moves with the scale. With fewer than 200 rows the weight is 0.
 
     Example:
         >>> from torch.distributions import Laplace, Normal
@@ -63,7 +72,7 @@ class ScaleAndShape(Recalibrator):
         return {}
 
     def _fitted(self, data: CalibrationData) -> dict[str, Tensor]:
-        factor = Temperature()._fitted(data)["factor"]
+        factor = _factor(data)
         z = _rescaled_residuals(data, factor)
         weight = _weight_of_shape(z, ~data.wild)
         shape = centred_map(z[~data.wild].abs().sort().values) if weight else _identity(z)
@@ -76,6 +85,19 @@ class ScaleAndShape(Recalibrator):
             return scaled
         below, above = tensors["slopes"].tolist()
         return Warped(scaled, PiecewiseLinear(tensors["x"], tensors["y"], below=below, above=above))
+
+
+def _factor(data: CalibrationData) -> Tensor:
+    """The most likely factor; of residuals, with the largest ones cut off."""
+    factor = _cut_factor(data.without_wild_rows().z) if is_normal_scale(data.law) else None
+    return Temperature()._fitted(data)["factor"] if factor is None else factor
+
+
+def _cut_factor(z: Tensor) -> Tensor | None:
+    """Root mean square of residuals that are cut off as in a normal distribution; None if half of them are 0."""
+    size = z.abs()
+    spread = size.median() / _MEDIAN_SIZE
+    return size.clamp(max=_CUT * spread).square().mean().div(_CUT_VARIANCE).sqrt() if bool(spread > 0) else None
 
 
 def _rescaled_residuals(data: CalibrationData, factor: Tensor) -> Tensor:
@@ -102,7 +124,7 @@ def _weight_of_shape(z: Tensor, counts: Tensor) -> float:
     The folds depend on the number of rows alone, so that rows which do not count leave the others where they are.
     """
     order = torch.randperm(len(z), generator=torch.Generator().manual_seed(0))[:_MOST_COMPARED].to(z.device)
-    if int(counts[order].sum()) < _ENOUGH_FOR_SHAPE:
+    if int(counts[order].sum()) < _ENOUGH_FOR_SHAPE or not bool(z[counts].abs().median() > 0):
         return 0.0
     gains = []
     for fold in range(_FOLDS):
@@ -119,5 +141,8 @@ def _gains(fitted: Tensor, judged: Tensor) -> Tensor:
     shape = centred_map(fitted.abs().sort().values)
     below, above = shape["slopes"].tolist()
     value, log_slope = PiecewiseLinear(shape["x"], shape["y"], below=below, above=above).value_and_log_slope(judged)
-    factor = fitted.square().mean().sqrt()
-    return (log_slope - value.square() / 2) - (-factor.log() - (judged / factor).square() / 2)
+    factor = _cut_factor(fitted)
+    if factor is None:
+        factor = fitted.square().mean().sqrt()
+    gain = (log_slope - value.square() / 2) - (-factor.log() - (judged / factor).square() / 2)
+    return gain.clamp(-_LARGEST_GAIN, _LARGEST_GAIN)  # no single row decides

@@ -228,3 +228,17 @@ def test_a_large_number_of_inflated_boxes_finds_each_truth_once():
     ones = torch.ones(n, dtype=torch.int64)
     found = Detections.of_sigmas(boxes, torch.full((n, 4), 50.0), scores=torch.linspace(0.9, 0.1, n), labels=ones)
     assert mahalanobis_average_precision([found], [truths]).mmap == 1.0
+
+
+def test_singular_covariance_in_single_precision_holds_a_truth_along_its_direction():
+    """A box that can move along one direction only: rounding must not put the truth outside of every contour."""
+    sigmas = torch.tensor([1.3, 2.7, 0.4, 5.1], dtype=torch.float64)
+    box = torch.tensor([[5.0, 5.0, 20.0, 20.0]])
+    found = Detections(
+        boxes=box + sigmas.float(),
+        covariances=torch.outer(sigmas, sigmas).float().unsqueeze(0),
+        scores=torch.tensor([0.9]),
+        labels=torch.tensor([1]),
+    )
+    there = Truths(boxes=box, labels=torch.tensor([1]), image_size=(50, 50))
+    assert mahalanobis_average_precision([found], [there]).mmap == 1.0

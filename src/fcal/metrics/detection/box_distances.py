@@ -10,6 +10,7 @@ from fcal.metrics.detection.matching import NO_CLASS
 from fcal.metrics.detection.records import Detections, Truths
 
 _SMALLEST_SIGMA = 1e-9  # pixels; with a sigma of 0 any other value of the coordinate is far outside of every contour
+_ROUNDING = 1e-7  # of a variance, relative to the largest along any direction; covariances may be single precision
 _COVERED = 0.5
 
 
@@ -49,7 +50,9 @@ def _whitened(covariances: Tensor, residuals: Tensor) -> Tensor:
     symmetric = (covariances + covariances.mT) / 2
     variances, directions = torch.linalg.eigh(symmetric)
     along = (directions.mT @ residuals.unsqueeze(-1)).squeeze(-1)
-    return along / variances.clamp(min=_SMALLEST_SIGMA**2).sqrt()
+    # Rounding of a singular covariance leaves a tiny variance of either sign along some direction.
+    least = (_ROUNDING * variances[:, -1:]).clamp(min=_SMALLEST_SIGMA**2)
+    return along / variances.maximum(least).sqrt()
 
 
 def contour_level(distances: Tensor) -> Tensor:
@@ -111,7 +114,11 @@ def check_images(detections: Any, truths: Any) -> None:
         if not isinstance(items, Sequence):
             got = type(items).__name__
             raise TypeError(f"expected `{name}` a sequence of {kind.__name__}, one per image, got {got}")
-        wrong = next((item for item in items if not isinstance(item, kind)), None) if isinstance(items, list) else None
+        wrong = (
+            next((item for item in items if not isinstance(item, kind)), None)
+            if isinstance(items, list | tuple)
+            else None
+        )
         if wrong is not None:
             raise TypeError(f"expected `{name}` a sequence of {kind.__name__}, got an item {type(wrong).__name__}")
     if len(detections) != len(truths):
