@@ -16,7 +16,8 @@ def goals(table: Table) -> list[Bar]:
     judged: list[Bar | None] = []
     if "map" in table["columns"]:
         judged += [_better_calibrated(table), _precise(table)]
-    judged += [not_above(table, RECOMMENDED, "temperature", column, factor) for column, factor in _FACTORS.items()]
+    for other in ("temperature", "conformal"):  # the second is no goal, but what a reader would compare with
+        judged += [not_above(table, RECOMMENDED, other, column, factor) for column, factor in _FACTORS.items()]
     return [bar for bar in judged if bar is not None]
 
 

@@ -274,7 +274,7 @@ def counted(target: Tensor, valid_mask: Tensor | None) -> Tensor:
 
 
 def tame(values: Tensor) -> Tensor:
-    """Mask of finite values within 20 robust standard deviations of the median, as in :mod:`fcal.recalibration`.
+    """Mask of finite values within 20 robust standard deviations of the median.
 
     Example:
         >>> tame(torch.tensor([0.0, 1.0, 2.0, 1e6, torch.nan])).tolist()
