@@ -14,8 +14,8 @@ from fcal.residuals import residuals_of
 
 QUARTILES = 1.3489795003921634  # distance of the quartiles of the standard normal distribution
 # In robust standard deviations: errors may be large where a heavy-tailed prediction expects them, and residuals where a
-# light-tailed one does not, but not both.
-_WILD_ERROR, _WILD_RESIDUAL = 10.0, 8.0
+# light-tailed one does not, but not both. Families without a scale have residuals alone.
+_WILD_ERROR, _WILD_RESIDUAL, _WILD_ALONE = 20.0, 8.0, 10.0
 _LARGEST_SHARE = 0.01  # of rows that are wild,
 _FEW, _FEW_SHARE = 3, 0.1  # or this many, of few rows
 _SHARES = (0.25, 0.1, 0.05, 0.01)  # in either tail, whose quantiles tell the spread
@@ -127,10 +127,10 @@ def errors_in_scales(law: Law, target: Tensor) -> Tensor:
 
 def _wild_rows(law: Law, target: Tensor, z: Tensor, output: Tensor) -> tuple[Tensor, Tensor]:
     """Distances of errors, and the rows that are wild both by their errors and by the predicted distribution."""
-    errors, residuals = (
-        _distances(errors_in_scales(law, target) if has_scale(law) else z, output),
-        _distances(z, output),
-    )
+    residuals = _distances(z, output)
+    if not has_scale(law) or law.kind is LogNormal:
+        return residuals, residuals > _WILD_ALONE * _spread_of_tail(residuals)
+    errors = _distances(errors_in_scales(law, target), output)
     is_far = errors > _WILD_ERROR * _spread_of_tail(errors)
     return errors, is_far & (residuals > _WILD_RESIDUAL * _spread_of_tail(residuals))
 

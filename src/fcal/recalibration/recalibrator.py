@@ -32,11 +32,12 @@ _VERSION = 1
 class Recalibrator(ABC):
     """Learns from predictions and their targets how to repair further predictions of the same family.
 
-    A single wild row must not ruin a repair. Rows whose errors (in predicted scales) are more than 10, and whose
+    A single wild row must not ruin a repair. Rows whose errors (in predicted scales) are more than 20, and whose
     residuals are more than 8 robust standard deviations from the median of their output are left out of the fit and
-    reported in ``wild``; a robust standard deviation is that of a normal distribution with the same quartiles, or,
-    where that is larger, with the same 99 % quantile of distances. So at most one row in a hundred is left out (three
-    of few rows): where more are far out, they are the shape of the errors.
+    reported in ``wild`` (of families without a scale and of log-normal ones, those whose residuals are more than 10). A
+    robust standard deviation is that of a normal distribution with the same quartiles, or, where that is larger, with
+    the same 99 % quantile of distances. So at most one row in a hundred is left out (three of few rows): where more are
+    far out, they are the shape of the errors.
 
     Attributes:
         method: Its name; see :func:`fcal.recalibration.names`.
