@@ -124,7 +124,7 @@ METHODS.add("cv_plus", CVPlus(title="CV+"))
 METHODS.add("cv_plus_absolute", CVPlus(title="CV+ of absolute errors", scaled=False))
 
 _SHIPPED = frozenset(METHODS.names())
-_HIGHLIGHTED = ("fcal_wass", "nll", "fcal_kl", "temperature", "calibration_loss")  # most often compared
+_HIGHLIGHTED = ("fcal_wass", "nll", "fcal_kl", "temperature", "calibration_loss", RECOMMENDED)  # most often compared
 _ALL_ROWS_NOTE = (
     "Rows “..._all”, or “all data”, are also trained on the held-out data, which the others choose by and post-hoc "
     "methods are fitted on: every method has then seen as many."

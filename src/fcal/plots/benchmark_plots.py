@@ -80,7 +80,8 @@ def calibration_sheet(
     handles = [picture.axes[0].plot([], [], lw=1.6, **stroke(*style))[0] for style in styles.values()]
     handles += picture.axes[0].plot([], [], lw=0.8 * LAW_WIDTH, color=PALETTE["band"])
     titles = [rows[name].full_title for name in styles]
-    common_legend(picture, handles, [*titles, "chi-squared or N(0, 1)"], ncols=4, handlelength=4)
+    columns = 4 if len(tables) > 1 else 2
+    common_legend(picture, handles, [*titles, "chi-squared or N(0, 1)"], ncols=columns, handlelength=4)
     return picture
 
 
