@@ -130,19 +130,6 @@ def test_masks_of_polygons_and_runs_are_those_of_pycocotools_and_boxes_fill_in(s
     np.testing.assert_array_equal(masks[2].numpy(), box)
 
 
-def test_a_segmentation_of_another_kind_is_refused(save):
-    pytest.importorskip("pycocotools.mask", reason="needs pycocotools")
-    annotation = {
-        "image_id": 7,
-        "category_id": 3,
-        "bbox": [5, 6, 20, 10],
-        "segmentation": {"size": [3, 3], "counts": [9]},
-    }
-    truths = read_coco_truths(save(coco(annotations=[annotation])), masks=True)
-    with pytest.raises(TableError, match="segmentations of COCO's format"):
-        truths[1]
-
-
 def test_rvc1_files_give_back_what_was_written_but_covariances_between_corners(tmp_path, truths):
     write_rvc1(tmp_path / "d.json", detections(), truths.classes)
     read = read_rvc1(tmp_path / "d.json", truths)

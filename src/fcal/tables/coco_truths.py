@@ -12,7 +12,8 @@ import torch
 
 from fcal.metrics.detection import Truths
 from fcal.tables.json_records import Array, Place, indices, numbers, read_json, records, reject
-from fcal.tables.readers import file_error, message_of
+from fcal.tables.readers import file_error
+from fcal.tables.segmentations import Segmentation, draw, mask_library, read_segmentation
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -40,7 +41,7 @@ class CocoTruths(Sequence[Truths]):
     _labels: Array
     _ignored: Array
     _starts: Array
-    _segmentations: tuple[Any, ...] | None
+    _segmentations: tuple[Segmentation, ...] | None
 
     def __len__(self) -> int:
         return len(self.image_ids)
@@ -68,11 +69,7 @@ class CocoTruths(Sequence[Truths]):
         assert self._segmentations is not None
         masks = torch.zeros(part.stop - part.start, height, width, dtype=torch.bool)
         for mask, segmentation, box in zip(masks, self._segmentations[part], self._boxes[part], strict=True):
-            try:
-                if segmentation:
-                    mask.copy_(torch.from_numpy(_decoded(segmentation, height, width)))
-            except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
-                raise file_error(self.path, "segmentations of COCO's format", message_of(error)) from None
+            mask.copy_(torch.from_numpy(draw(segmentation, height, width)))
             if not mask.any():  # none is given, or it is smaller than a pixel
                 x1, y1 = np.floor(box[:2]).astype(int).clip(0)
                 x2, y2 = np.ceil(box[2:]).astype(int)
@@ -112,7 +109,7 @@ def read_coco_truths(path: str | Path, *, masks: bool = False) -> CocoTruths:
     """
     path = Path(path)
     if masks:
-        _mask_library()
+        mask_library()
     document = read_json(path, dict, "an object with `images`, `annotations` and `categories`")
     images, annotations, categories = (
         records(path, document, name, required)
@@ -149,7 +146,7 @@ def read_coco_truths(path: str | Path, *, masks: bool = False) -> CocoTruths:
         _labels=label_of[order] + 1,
         _ignored=np.array([bool(a.get("iscrowd") or a.get("ignore")) for a in annotations], dtype=bool)[order],
         _starts=np.searchsorted(image_of[order], np.arange(len(images) + 1)),
-        _segmentations=tuple(annotations[i].get("segmentation") for i in order) if masks else None,
+        _segmentations=_segmentations(path, annotations, order, sizes[image_of]) if masks else None,
     )
 
 
@@ -168,36 +165,21 @@ def _inside(path: Path, boxes: Array, sizes: Array) -> Array:
     return np.flatnonzero(good)
 
 
+def _segmentations(path: Path, annotations: list[Any], order: Array, sizes: Array) -> tuple[Segmentation, ...]:
+    def one(index: int) -> Segmentation:
+        height, width = sizes[index].astype(int).tolist()
+        value = annotations[index].get("segmentation")
+        return read_segmentation(path, value, height=height, width=width, place=f"annotation {index}")
+
+    return tuple(map(one, order.tolist()))
+
+
 def _ids(path: Path, name: str, rows: list[Any]) -> tuple[int, ...]:
     ids = tuple(int(row["id"]) for row in rows)
     if len(set(ids)) != len(ids):
         twice = next(one for one, other in itertools.pairwise(ids) if one == other)
         raise file_error(path, f"with one {name} of each id", f"{twice} twice")
     return ids
-
-
-def _decoded(segmentation: Any, height: int, width: int) -> Array:
-    """Pixels of polygons or of runs. Shape ``(height, width)``."""
-    library = _mask_library()
-    if isinstance(segmentation, dict) and not isinstance(segmentation["counts"], list):
-        runs = segmentation
-    else:
-        runs = library.frPyObjects(segmentation, height, width)
-    runs = library.merge(runs) if isinstance(runs, list) else runs
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of pycocotools 2.0.11 with NumPy 2.4
-        pixels = library.decode(runs)
-    if pixels.shape != (height, width):
-        raise ValueError(f"a mask of {pixels.shape[0]} x {pixels.shape[1]} pixels in an image of {height} x {width}")
-    return pixels.astype(bool)
-
-
-def _mask_library() -> Any:
-    try:
-        from pycocotools import mask
-    except ModuleNotFoundError as error:
-        raise ImportError("expected pycocotools for masks; pip install 'fcal[vision]'") from error
-    return mask
 
 
 def _place(name: str) -> Place:
