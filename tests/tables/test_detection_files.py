@@ -130,6 +130,16 @@ def test_masks_of_polygons_and_runs_are_those_of_pycocotools_and_boxes_fill_in(s
     np.testing.assert_array_equal(masks[2].numpy(), box)
 
 
+def test_masks_of_more_pixels_than_fit_into_memory_are_refused_with_the_image(save):
+    pytest.importorskip("pycocotools.mask", reason="needs pycocotools")
+    images = [{"id": 2, "height": 16384, "width": 16384}, {"id": 7, "height": 40, "width": 60}]
+    annotations = [{"image_id": 2, "category_id": 3, "bbox": [1, 2, 3, 4]}] * 9
+    path = save(coco(images=images, annotations=annotations))
+    assert len(read_coco_truths(path)[0]) == 9
+    with pytest.raises(TableError, match=r"masks of at most 2,147,483,648 pixels .* got 2415919104 in image 0 \(1 of 2"):
+        read_coco_truths(path, masks=True)
+
+
 def test_rvc1_files_give_back_what_was_written_but_covariances_between_corners(tmp_path, truths):
     write_rvc1(tmp_path / "d.json", detections(), truths.classes)
     read = read_rvc1(tmp_path / "d.json", truths)
@@ -305,6 +315,11 @@ WRONG_TRUTHS = {
     "no list": (coco(images=3), "with a list `images`, got number"),
     "size": (coco(images=[{"id": 7}]), "`height` in images[0], got only 'id'"),
     "no pixels": (coco(images=[{"id": 7, "height": 0, "width": 3}]), "images of whole pixels, at least 1, got [0, 3]"),
+    "pixels": (
+        coco(images=[{"id": 7, "height": 30000, "width": 30000}]),
+        "images of at most 268,435,456 pixels, 65,536 on a side, got [30000, 30000] in image 0",
+    ),
+    "side": (coco(images=[{"id": 7, "height": 1, "width": 10**8}]), "65,536 on a side, got [1, 1e+08] in image 0"),
     "id": (coco(images=[{"id": "a", "height": 1, "width": 3}]), "a whole number `id` in images[0], got 'a'"),
     "twice": (coco(categories=[{"id": 3, "name": "a"}, {"id": 3, "name": "b"}]), "with one category of each id, got 3"),
     "image": (

@@ -15,6 +15,10 @@ from fcal.tables.json_records import Array, Place, indices, numbers, read_json, 
 from fcal.tables.readers import file_error
 from fcal.tables.segmentations import Segmentation, draw, mask_library, read_segmentation
 
+MOST_PIXELS = 1 << 28  # of an image; 16,384 x 16,384
+MOST_ON_A_SIDE = 1 << 16
+MOST_MASKS = 1 << 31  # pixels of all masks of an image, a byte each
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CocoTruths(Sequence[Truths]):
@@ -91,7 +95,8 @@ def read_coco_truths(path: str | Path, *, masks: bool = False) -> CocoTruths:
         A sequence of :class:`fcal.metrics.detection.Truths`.
 
     Raises:
-        TableError: The file cannot be read or has another schema; the message has the first wrong item.
+        TableError: The file cannot be read or has another schema, an image has more than 2**28 pixels or 65,536 on a
+            side, or the masks of an image more than 2**31; the message has the first wrong item.
         ImportError: Masks without pycocotools.
 
     Example:
@@ -122,10 +127,7 @@ def read_coco_truths(path: str | Path, *, masks: bool = False) -> CocoTruths:
     images.sort(key=lambda image: int(image["id"]))
     categories.sort(key=lambda category: int(category["id"]))
     image_ids, category_ids = (_ids(path, name, rows) for name, rows in (("image", images), ("category", categories)))
-    sizes = numbers(path, "`height` and `width`", [[i["height"], i["width"]] for i in images], (2,), _place("image"))
-    reject(
-        path, "images of whole pixels, at least 1", ~((sizes >= 1) & (sizes % 1 == 0)).all(1), sizes, _place("image")
-    )
+    sizes = _image_sizes(path, images)
     place = _place("annotation")
     image_of = indices(path, "`image_id` of one of the images", [a["image_id"] for a in annotations], image_ids, place)
     label_of = indices(
@@ -135,19 +137,34 @@ def read_coco_truths(path: str | Path, *, masks: bool = False) -> CocoTruths:
     boxes[:, 2:] += boxes[:, :2]
     good = _inside(path, boxes, sizes[image_of])
     order = good[np.argsort(image_of[good], kind="stable")]
+    starts = np.searchsorted(image_of[order], np.arange(len(images) + 1))
+    if masks:
+        pixels = np.diff(starts) * sizes.prod(1)
+        requirement = f"masks of at most {MOST_MASKS:,} pixels in an image; evaluate it without masks"
+        reject(path, requirement, pixels > MOST_MASKS, pixels, _place("image"))
     return CocoTruths(
         path=path,
         classes=tuple(str(category["name"]) for category in categories),
         category_ids=category_ids,
         image_ids=image_ids,
         names=tuple(str(image.get("file_name", "")) for image in images),
-        _sizes=sizes.astype(np.int64),
+        _sizes=sizes,
         _boxes=boxes[order],
         _labels=label_of[order] + 1,
         _ignored=np.array([bool(a.get("iscrowd") or a.get("ignore")) for a in annotations], dtype=bool)[order],
-        _starts=np.searchsorted(image_of[order], np.arange(len(images) + 1)),
+        _starts=starts,
         _segmentations=_segmentations(path, annotations, order, sizes[image_of]) if masks else None,
     )
+
+
+def _image_sizes(path: Path, images: list[Any]) -> Array:
+    """Heights and widths. Shape ``(n, 2)``, int64."""
+    place = _place("image")
+    sizes = numbers(path, "`height` and `width`", [[i["height"], i["width"]] for i in images], (2,), place)
+    reject(path, "images of whole pixels, at least 1", ~((sizes >= 1) & (sizes % 1 == 0)).all(1), sizes, place)
+    large = (sizes > MOST_ON_A_SIDE).any(1) | (sizes.prod(1) > MOST_PIXELS)
+    reject(path, f"images of at most {MOST_PIXELS:,} pixels, {MOST_ON_A_SIDE:,} on a side", large, sizes, place)
+    return sizes.astype(np.int64)
 
 
 def _inside(path: Path, boxes: Array, sizes: Array) -> Array:
@@ -167,7 +184,7 @@ def _inside(path: Path, boxes: Array, sizes: Array) -> Array:
 
 def _segmentations(path: Path, annotations: list[Any], order: Array, sizes: Array) -> tuple[Segmentation, ...]:
     def one(index: int) -> Segmentation:
-        height, width = sizes[index].astype(int).tolist()
+        height, width = sizes[index].tolist()
         value = annotations[index].get("segmentation")
         return read_segmentation(path, value, height=height, width=width, place=f"annotation {index}")
 

@@ -1,7 +1,6 @@
 """All scores of a set of images in one pass: average precision, quality, consistency and calibration."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
 from typing import Any
 
 from fcal.metrics.detection.box_reports import BoxOptions, box_report
@@ -22,6 +21,7 @@ from fcal.metrics.detection.records import Detections, Truths
 from fcal.metrics.detection.scored_boxes import ScoredBoxes, joined, scored_boxes_of
 
 _BATCH = 64  # images
+_MOST_MASKS = 1 << 28  # pixels of the masks of a batch, a byte each
 _MOST_DETECTIONS = 100  # of a class in an image, as COCO has it
 _OF_CORNERS = ("nll", "crps", "ece_z", "ece_q", "ence")
 
@@ -119,7 +119,16 @@ def _add_(totals: tuple[Any, ...], batch: tuple[Any, ...]) -> None:
 def _batches(
     detections: Iterable[Detections], truths: Iterable[Truths]
 ) -> Iterator[tuple[list[Detections], list[Truths]]]:
-    """Batches of images."""
-    pairs = zip(detections, truths, strict=True)
-    while batch := list(islice(pairs, _BATCH)):
-        yield [found for found, _ in batch], [there for _, there in batch]
+    """Batches of images, smaller ones where there are large masks."""
+    found: list[Detections] = []
+    there: list[Truths] = []
+    masks = 0
+    for one, other in zip(detections, truths, strict=True):
+        found.append(one)
+        there.append(other)
+        masks += 0 if other.masks is None else other.masks.numel()
+        if len(found) == _BATCH or masks > _MOST_MASKS:
+            yield found, there
+            found, there, masks = [], [], 0
+    if found:
+        yield found, there
