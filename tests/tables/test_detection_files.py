@@ -239,6 +239,25 @@ def test_files_without_variances_and_empty_boxes_are_warned_of(save, truths):
         read_rvc1(save(rvc1(bbox=[9.0, 9.0, 9.0, 12.0])), truths)
 
 
+def test_crowds_may_be_marked_by_truth_values(save):
+    annotations = [ANNOTATION | {"iscrowd": True}, ANNOTATION | {"iscrowd": False, "ignore": 1}, ANNOTATION]
+    truths = read_coco_truths(save(coco(annotations=annotations)))
+    assert truths[1].is_ignored.tolist() == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("probabilities", "message"),
+    [([0.5, 0.9, 0.2], "sum to more than 1"), ([0.0, 0.0, 0.0], "are all 0")],
+)
+def test_probabilities_that_are_no_law_are_counted_in_a_warning(probabilities, message, save, truths):
+    with pytest.warns(UserWarning, match=f"`label_probs` of 1 of 2 detections {message}, first image 1, detection 1"):
+        read = read_rvc1(save(rvc1(label_probs=probabilities)), truths)
+    assert read[1].label_probs[1].tolist() == probabilities
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        read_rvc1(save(rvc1(label_probs=[0.3, 0.3, 0.4005])), truths)  # rounded
+
+
 WRONG_RVC1 = {
     "no object": ([], "an object with `classes` and `detections`, as RVC1 files are, got a JSON list"),
     "another schema": (
@@ -292,6 +311,7 @@ WRONG_RESULTS = {
     "rvc1": (rvc1(), "a list of results, as COCO's are, got a JSON object"),
     "unknown image": ([result(), result(image_id=5)], "`image_id` of"),
     "image as text": ([result(image_id="7")], "got '7' in result 0 of image '7', counted from 0"),
+    "category as fraction": ([result(category_id=3.0)], "a whole number `category_id`, got 3.0 in result 0 of image 7"),
     "no score": ([result(score=None)], "`score` in result 0, counted from 0, got only 'image_id', 'category_id'"),
     "score": ([result(score=1.5)], "`score` within [0, 1], got 1.5 in result 0 of image 7"),
     "some probabilities": (
@@ -328,6 +348,16 @@ WRONG_TRUTHS = {
     ),
     "category": (coco(annotations=[ANNOTATION | {"category_id": 8}]), "`category_id` of one of the categories, got 8"),
     "box": (coco(annotations=[ANNOTATION | {"bbox": [1, 2]}]), "`bbox` of 4 numbers, got [1, 2] in annotation 0"),
+    "same names": (
+        coco(categories=[{"id": 3, "name": "car"}, {"id": 30, "name": "Car "}]),
+        "with one category of each name, got 'car' twice",
+    ),
+    "crowd": (
+        coco(annotations=[ANNOTATION, ANNOTATION | {"iscrowd": "x"}]),
+        "`iscrowd` 0 or 1, got 'x' in annotation 1",
+    ),
+    "ignore": (coco(annotations=[ANNOTATION | {"ignore": 2}]), "`ignore` 0 or 1, got 2 in annotation 0"),
+    "digits": ('{"images": ' + "9" * 5000 + "}", "a JSON file, got an error: Exceeds the limit"),
     "no json": ("{", "a JSON file, got an error: Expecting property name"),
     "deep": ("[" * 100_000, "a JSON file, got lists nested too deeply"),
 }

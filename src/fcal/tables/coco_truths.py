@@ -12,7 +12,7 @@ import torch
 
 from fcal.metrics.detection import Truths
 from fcal.tables.json_records import Array, Place, indices, numbers, read_json, records, reject
-from fcal.tables.readers import file_error
+from fcal.tables.readers import file_error, shown
 from fcal.tables.segmentations import Segmentation, draw, mask_library, read_segmentation
 
 MOST_PIXELS = 1 << 28  # of an image; 16,384 x 16,384
@@ -144,14 +144,14 @@ def read_coco_truths(path: str | Path, *, masks: bool = False) -> CocoTruths:
         reject(path, requirement, pixels > MOST_MASKS, pixels, _place("image"))
     return CocoTruths(
         path=path,
-        classes=tuple(str(category["name"]) for category in categories),
+        classes=_class_names(path, categories),
         category_ids=category_ids,
         image_ids=image_ids,
         names=tuple(str(image.get("file_name", "")) for image in images),
         _sizes=sizes,
         _boxes=boxes[order],
         _labels=label_of[order] + 1,
-        _ignored=np.array([bool(a.get("iscrowd") or a.get("ignore")) for a in annotations], dtype=bool)[order],
+        _ignored=(_flags(path, annotations, "iscrowd") | _flags(path, annotations, "ignore"))[order],
         _starts=starts,
         _segmentations=_segmentations(path, annotations, order, sizes[image_of]) if masks else None,
     )
@@ -165,6 +165,24 @@ def _image_sizes(path: Path, images: list[Any]) -> Array:
     large = (sizes > MOST_ON_A_SIDE).any(1) | (sizes.prod(1) > MOST_PIXELS)
     reject(path, f"images of at most {MOST_PIXELS:,} pixels, {MOST_ON_A_SIDE:,} on a side", large, sizes, place)
     return sizes.astype(np.int64)
+
+
+def _class_names(path: Path, categories: list[Any]) -> tuple[str, ...]:
+    """Names of the categories, by which detections find them: no two may be the same but for case."""
+    names = tuple(str(category["name"]) for category in categories)
+    folded = [name.strip().lower() for name in names]
+    twice = next((name for name, key in zip(names, folded, strict=True) if folded.count(key) > 1), None)
+    if twice is not None:
+        raise file_error(path, "with one category of each name", f"{shown(twice)} twice")
+    return names
+
+
+def _flags(path: Path, annotations: list[Any], key: str) -> Array:
+    values = [annotation.get(key, 0) for annotation in annotations]
+    for index, value in enumerate(values):
+        if not isinstance(value, int) or value not in (0, 1):
+            raise file_error(path, f"`{key}` 0 or 1", f"{shown(value)} in annotation {index}")
+    return np.array(values, dtype=bool)
 
 
 def _inside(path: Path, boxes: Array, sizes: Array) -> Array:
