@@ -136,7 +136,9 @@ def test_masks_of_more_pixels_than_fit_into_memory_are_refused_with_the_image(sa
     annotations = [{"image_id": 2, "category_id": 3, "bbox": [1, 2, 3, 4]}] * 9
     path = save(coco(images=images, annotations=annotations))
     assert len(read_coco_truths(path)[0]) == 9
-    with pytest.raises(TableError, match=r"masks of at most 2,147,483,648 pixels .* got 2415919104 in image 0 \(1 of 2"):
+    with pytest.raises(
+        TableError, match=r"masks of at most 2,147,483,648 pixels .* got 2415919104 in image 0 \(1 of 2"
+    ):
         read_coco_truths(path, masks=True)
 
 

@@ -277,7 +277,15 @@ def test_example_is_trained_recalibrated_and_loaded_again(example, tmp_path, cap
     assert {"nll", "ece_q", "rmse"} <= set(report["test"])
     run = load(tmp_path / "run")
     picture = RectangleSplits().test.images[:1]
-    assert set(run.model(picture)[0]) == {"boxes", "labels", "scores", "sigmas", "label_probs"}
+    (output,) = run.model.eval()(picture)
+    assert set(output) == {"boxes", "labels", "scores", "sigmas", "label_probs"}
+    repaired = fcal.recalibration.load(tmp_path / "run/recalibrator").transform(
+        Normal(output["boxes"], output["sigmas"])
+    )
+    factors = repaired.stddev / output["sigmas"]
+    torch.testing.assert_close(factors, factors[:1, :1].expand(len(output["boxes"]), 4))
+    assert len(factors) > 0
+    assert bool((factors != 1).all())
 
 
 @pytest.mark.usefixtures("names_forgotten")

@@ -164,7 +164,8 @@ def read_coco_results(path: str | Path, truths: CocoTruths, *, inclusive: bool =
         return f"result {known[index]} of image {shown(rows[index]['image_id'])}, counted from 0"
 
     image = indices(path, f"`image_id` of {truths.path}", [row["image_id"] for row in rows], truths.image_ids, place)
-    labels = indices(path, "a whole number `category_id`", [row["category_id"] for row in rows], truths.category_ids, place) + 1
+    categories = [row["category_id"] for row in rows]
+    labels = indices(path, "a whole number `category_id`", categories, truths.category_ids, place) + 1
     boxes = numbers(path, "`bbox` of 4 numbers", [row["bbox"] for row in rows], (4,), place)
     boxes[:, 2:] += boxes[:, :2] + inclusive
     scores = numbers(path, "`score` a number", [row["score"] for row in rows], (), place)

@@ -119,7 +119,7 @@ def draw(segmentation: Segmentation, height: int, width: int) -> Array:
 
 
 def mask_library() -> Any:
-    """pycocotools' masks.
+    """The masks of pycocotools.
 
     Raises:
         ImportError: It is not installed.
