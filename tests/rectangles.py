@@ -47,8 +47,17 @@ def _drawn(generator: torch.Generator, count: int, noise: float) -> tuple[Tensor
 class RectangleSplits:
     """Training, validation and test images, with the options of street scenes."""
 
-    def __init__(self, *, frames: int = 20, frames_per_drive: int = 5, height: int = 64, width: int = 96) -> None:
+    def __init__(
+        self,
+        *,
+        train: int = 12,
+        validation: int = 4,
+        test: int = 4,
+        frames_per_drive: int = 5,
+        height: int = HEIGHT,
+        width: int = WIDTH,
+    ) -> None:
         assert frames_per_drive
         assert (height, width) == (HEIGHT, WIDTH)
-        fifth = frames // 5
-        self.train, self.validation, self.test = (Rectangles(n, s) for s, n in enumerate((3 * fifth, fifth, fifth)))
+        counts = (train, validation, test)
+        self.train, self.validation, self.test = (Rectangles(n, seed) for seed, n in enumerate(counts))

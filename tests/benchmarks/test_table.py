@@ -87,6 +87,8 @@ def test_column_shows_its_factor_unless_it_makes_a_percentage():
     share = Column(name="coverage", title="in 90 %", factor=100, percent=True)
     assert (share.heading, share.text(0.8912)) == ("in 90 %", "89.1")
     assert ECE_Q.heading == "ECE(q) x100"
+    precision = Column(name="map", title="mAP", factor=100, percent=True)
+    assert (precision.heading, precision.text(0.000456)) == ("mAP, %", "0.0456")
 
 
 def test_row_keeps_what_a_task_adds():

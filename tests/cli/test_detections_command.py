@@ -11,6 +11,7 @@ from numpy.testing import assert_allclose
 
 from fcal.cli import main
 from fcal.metrics.detection import (
+    BoxOptions,
     average_precision,
     box_calibration,
     consistency,
@@ -78,6 +79,47 @@ def test_tables_are_printed(files, capsys):
     quality = detection_quality(found, there)
     for text in ("PDQ (spatial)", f"{quality.pdq:.4f}", "mMAP", "0.999", "truths inside", "false negatives", "car"):
         assert text in out
+
+
+def test_the_table_of_calibration_is_printed_in_full_through_a_pipe(files, capsys):
+    folder, found, there = files
+    assert main(words(folder)) == 0
+    out = capsys.readouterr().out
+    report = box_calibration(
+        found, there, options=BoxOptions(classes=CLASSES), generator=torch.Generator().manual_seed(0)
+    )
+    assert "…" not in out
+    row = next(line for line in out.splitlines() if "class: person" in line)
+    group = report.facets["class"]["person"]
+    numbers = [f"{value:.4f}" for value in (group.scale.value, group.ece_z, group.ece_q, group.nll, group.crps)]
+    assert [number for number in numbers if number not in row] == []
+    assert "height below 25 px" in out
+    assert "height: " not in out
+    assert "n counts corners with a variance, 4 of each pair" in " ".join(out.split())
+
+
+def test_df_bins_and_tolerance_are_those_of_the_report(files, capsys):
+    folder, found, there = files
+    assert main(words(folder, "--json", "--df", "6", "--bins", "7", "--tolerance", "1")) == 0
+    corners = json.loads(capsys.readouterr().out)["calibration"]["corners"]
+    options = BoxOptions(df=6, bins=7, tolerance=1.0)
+    expected = box_calibration(found, there, options=options, generator=torch.Generator().manual_seed(0)).corners
+    assert (corners["df"], corners["bins"], corners["verdict"]) == (6, 7, expected.verdict)
+    assert_allclose([corners["ece_q"], corners["ece_z"]], [expected.ece_q, expected.ece_z], rtol=1e-9)
+    for flag, value, message in (
+        ("--df", "0", "expected `df`"),
+        ("--bins", "1", "expected `bins`"),
+        ("--tolerance", "2", "expected `tolerance`"),
+    ):
+        assert message in refused(capsys, words(folder, flag, value))
+
+
+def test_a_truth_without_images_is_named(files, capsys):
+    folder, *_ = files
+    document = json.loads((folder / "coco.json").read_text()) | {"images": [], "annotations": []}
+    (folder / "coco.json").write_text(json.dumps(document))
+    error = refused(capsys, words(folder))
+    assert f"expected `{folder / 'coco.json'}` with at least one image, got none" in error
 
 
 def test_masks_change_the_quality(files, capsys):

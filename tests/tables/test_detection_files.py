@@ -130,17 +130,16 @@ def test_masks_of_polygons_and_runs_are_those_of_pycocotools_and_boxes_fill_in(s
     np.testing.assert_array_equal(masks[2].numpy(), box)
 
 
-def test_a_segmentation_of_another_kind_is_refused(save):
+def test_masks_of_more_pixels_than_fit_into_memory_are_refused_with_the_image(save):
     pytest.importorskip("pycocotools.mask", reason="needs pycocotools")
-    annotation = {
-        "image_id": 7,
-        "category_id": 3,
-        "bbox": [5, 6, 20, 10],
-        "segmentation": {"size": [3, 3], "counts": [9]},
-    }
-    truths = read_coco_truths(save(coco(annotations=[annotation])), masks=True)
-    with pytest.raises(TableError, match="segmentations of COCO's format"):
-        truths[1]
+    images = [{"id": 2, "height": 16384, "width": 16384}, {"id": 7, "height": 40, "width": 60}]
+    annotations = [{"image_id": 2, "category_id": 3, "bbox": [1, 2, 3, 4]}] * 9
+    path = save(coco(images=images, annotations=annotations))
+    assert len(read_coco_truths(path)[0]) == 9
+    with pytest.raises(
+        TableError, match=r"masks of at most 2,147,483,648 pixels .* got 2415919104 in image 0 \(1 of 2"
+    ):
+        read_coco_truths(path, masks=True)
 
 
 def test_rvc1_files_give_back_what_was_written_but_covariances_between_corners(tmp_path, truths):
@@ -242,6 +241,25 @@ def test_files_without_variances_and_empty_boxes_are_warned_of(save, truths):
         read_rvc1(save(rvc1(bbox=[9.0, 9.0, 9.0, 12.0])), truths)
 
 
+def test_crowds_may_be_marked_by_truth_values(save):
+    annotations = [ANNOTATION | {"iscrowd": True}, ANNOTATION | {"iscrowd": False, "ignore": 1}, ANNOTATION]
+    truths = read_coco_truths(save(coco(annotations=annotations)))
+    assert truths[1].is_ignored.tolist() == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("probabilities", "message"),
+    [([0.5, 0.9, 0.2], "sum to more than 1"), ([0.0, 0.0, 0.0], "are all 0")],
+)
+def test_probabilities_that_are_no_law_are_counted_in_a_warning(probabilities, message, save, truths):
+    with pytest.warns(UserWarning, match=f"`label_probs` of 1 of 2 detections {message}, first image 1, detection 1"):
+        read = read_rvc1(save(rvc1(label_probs=probabilities)), truths)
+    assert read[1].label_probs[1].tolist() == probabilities
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        read_rvc1(save(rvc1(label_probs=[0.3, 0.3, 0.4005])), truths)  # rounded
+
+
 WRONG_RVC1 = {
     "no object": ([], "an object with `classes` and `detections`, as RVC1 files are, got a JSON list"),
     "another schema": (
@@ -295,6 +313,7 @@ WRONG_RESULTS = {
     "rvc1": (rvc1(), "a list of results, as COCO's are, got a JSON object"),
     "unknown image": ([result(), result(image_id=5)], "`image_id` of"),
     "image as text": ([result(image_id="7")], "got '7' in result 0 of image '7', counted from 0"),
+    "category as fraction": ([result(category_id=3.0)], "a whole number `category_id`, got 3.0 in result 0 of image 7"),
     "no score": ([result(score=None)], "`score` in result 0, counted from 0, got only 'image_id', 'category_id'"),
     "score": ([result(score=1.5)], "`score` within [0, 1], got 1.5 in result 0 of image 7"),
     "some probabilities": (
@@ -318,6 +337,11 @@ WRONG_TRUTHS = {
     "no list": (coco(images=3), "with a list `images`, got number"),
     "size": (coco(images=[{"id": 7}]), "`height` in images[0], got only 'id'"),
     "no pixels": (coco(images=[{"id": 7, "height": 0, "width": 3}]), "images of whole pixels, at least 1, got [0, 3]"),
+    "pixels": (
+        coco(images=[{"id": 7, "height": 30000, "width": 30000}]),
+        "images of at most 268,435,456 pixels, 65,536 on a side, got [30000, 30000] in image 0",
+    ),
+    "side": (coco(images=[{"id": 7, "height": 1, "width": 10**8}]), "65,536 on a side, got [1, 1e+08] in image 0"),
     "id": (coco(images=[{"id": "a", "height": 1, "width": 3}]), "a whole number `id` in images[0], got 'a'"),
     "twice": (coco(categories=[{"id": 3, "name": "a"}, {"id": 3, "name": "b"}]), "with one category of each id, got 3"),
     "image": (
@@ -326,6 +350,16 @@ WRONG_TRUTHS = {
     ),
     "category": (coco(annotations=[ANNOTATION | {"category_id": 8}]), "`category_id` of one of the categories, got 8"),
     "box": (coco(annotations=[ANNOTATION | {"bbox": [1, 2]}]), "`bbox` of 4 numbers, got [1, 2] in annotation 0"),
+    "same names": (
+        coco(categories=[{"id": 3, "name": "car"}, {"id": 30, "name": "Car "}]),
+        "with one category of each name, got 'car' twice",
+    ),
+    "crowd": (
+        coco(annotations=[ANNOTATION, ANNOTATION | {"iscrowd": "x"}]),
+        "`iscrowd` 0 or 1, got 'x' in annotation 1",
+    ),
+    "ignore": (coco(annotations=[ANNOTATION | {"ignore": 2}]), "`ignore` 0 or 1, got 2 in annotation 0"),
+    "digits": ('{"images": ' + "9" * 5000 + "}", "a JSON file, got an error: Exceeds the limit"),
     "no json": ("{", "a JSON file, got an error: Expecting property name"),
     "deep": ("[" * 100_000, "a JSON file, got lists nested too deeply"),
 }

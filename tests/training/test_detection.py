@@ -246,7 +246,9 @@ def example(tmp_path) -> Path:
     """The example of the documentation, with small pictures of rectangles in place of streets."""
     data.register("street-detection", RectangleSplits, replace=True)
     small = {
-        "frames = 300": "frames = 20",
+        "train = 180": "train = 12",
+        "validation = 60": "validation = 4",
+        "test = 60": "test = 4",
         "height = 96": f"height = {HEIGHT}",
         "width = 320": f"width = {WIDTH}",
         "min_size = 96": f"min_size = {HEIGHT}",
@@ -275,7 +277,15 @@ def test_example_is_trained_recalibrated_and_loaded_again(example, tmp_path, cap
     assert {"nll", "ece_q", "rmse"} <= set(report["test"])
     run = load(tmp_path / "run")
     picture = RectangleSplits().test.images[:1]
-    assert set(run.model(picture)[0]) == {"boxes", "labels", "scores", "sigmas", "label_probs"}
+    (output,) = run.model.eval()(picture)
+    assert set(output) == {"boxes", "labels", "scores", "sigmas", "label_probs"}
+    repaired = fcal.recalibration.load(tmp_path / "run/recalibrator").transform(
+        Normal(output["boxes"], output["sigmas"])
+    )
+    factors = repaired.stddev / output["sigmas"]
+    torch.testing.assert_close(factors, factors[:1, :1].expand(len(output["boxes"]), 4))
+    assert len(factors) > 0
+    assert bool((factors != 1).all())
 
 
 @pytest.mark.usefixtures("names_forgotten")
@@ -298,11 +308,13 @@ def test_detector_with_another_backbone_is_one_line_with_the_file(example, tmp_p
 
 
 @pytest.mark.usefixtures("names_forgotten")
-def test_report_of_a_network_that_proposes_no_object_is_one_line(example, tmp_path, capsys):
+def test_report_of_a_network_that_proposes_no_object_is_one_line_with_what_to_do(example, tmp_path, capsys):
     words = ["--set", "model.options.proposals=1", "--set", "fit.monitor=loss", "--out", str(tmp_path / "run")]
     assert main(["train", str(example), *words]) == 2
-    line = capsys.readouterr().err
-    assert line == "fcal: expected `model` to predict targets, got none: it proposes no object; train it for longer\n"
+    remedy = f"--set fit.epochs=N with N above 2, and --out another folder than {tmp_path / 'run'}"
+    assert capsys.readouterr().err == (
+        f"fcal: expected `model` to predict targets, got none: it proposes no object; train it for longer: {remedy}\n"
+    )
 
 
 @pytest.mark.usefixtures("names_forgotten")

@@ -22,6 +22,7 @@ class Option:
         metavar: Placeholder of the value in the help.
         type: Type of the value.
         several: Whether the setting is a tuple, whose values are separated by commas.
+        choices: Allowed values; any if empty, up to the settings.
     """
 
     flag: str
@@ -30,6 +31,7 @@ class Option:
     metavar: str | None = None
     type: type = str
     several: bool = False
+    choices: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -43,6 +45,8 @@ class Option:
             >>> Option(flag="--datasets", setting="datasets", help="", several=True).value("wine, yacht")
             ('wine', 'yacht')
         """
+        if typed is not None and self.choices and typed not in self.choices:
+            raise ValueError(f"expected `{self.flag}` one of {', '.join(self.choices)}, got {typed!r}")
         if typed is None or not self.several:
             return typed
         return tuple(dict.fromkeys(name.strip() for name in typed.split(",")))
@@ -193,7 +197,12 @@ TASKS.add(
         presets="tiny (to see that it runs), quick (minutes), street (an hour), kitti-mini, bccd, residuals (boxes of "
         "a real detector), paper-kitti or paper-cityscapes (default quick)",
         options=(
-            Option(flag="--format", setting="set", help="kitti, cityscapes, coco or voc (default: the preset's)"),
+            Option(
+                flag="--format",
+                setting="set",
+                choices=("kitti", "cityscapes", "coco", "voc"),
+                help="kitti, cityscapes, coco or voc (default: the preset's)",
+            ),
             Option(flag="--backbone", setting="backbone", help="mobilenet_v2, resnet18, ... (default: the preset's)"),
         ),
         seeds="repetitions with other weights, or other folds",

@@ -34,6 +34,9 @@ def write_page(
         pictures = task.for_pictures(settings, table, results)
         tables.append({"paper": {}, **table.as_dict(), "title": task.table_title(table), **pictures})
     notes = [*task.notes, *task.describe(settings, benchmark.tables, preset)] if tables else list(task.notes)
+    shares = [f'"{column.title}"' for column in task.columns if column.percent and column.printed]
+    if shares:
+        notes.append(f"Shares ({', '.join(shares)}) are from 0 to 1 on this page; the terminal shows them in per cent.")
     text = benchmark_page(
         tables,
         command=command,

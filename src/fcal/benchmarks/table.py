@@ -20,7 +20,7 @@ class Column(ColumnStyle):
 
     Attributes:
         name: Its key in the JSON document.
-        percent: Whether the factor of 100 turns a fraction into a percentage, so that the heading omits the factor.
+        percent: Whether the factor of 100 turns a fraction into a percentage; the heading has a % in place of it.
         digits: Significant digits in printed tables.
         printed: Whether it is shown in a terminal.
     """
@@ -37,8 +37,12 @@ class Column(ColumnStyle):
         Example:
             >>> Column(name="ece_q", title="ECE(q)", factor=100).heading
             'ECE(q) x100'
+            >>> Column(name="map", title="mAP", factor=100, percent=True).heading
+            'mAP, %'
         """
-        return self.title if self.factor == 1 or self.percent else f"{self.title} x{self.factor:g}"
+        if self.percent:
+            return self.title if "%" in self.title else f"{self.title}, %"
+        return self.title if self.factor == 1 else f"{self.title} x{self.factor:g}"
 
     def text(self, value: float | None, digits: int | None = None) -> str:
         """A value, formatted for display.

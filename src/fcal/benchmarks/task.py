@@ -86,6 +86,8 @@ class Task(ABC, Generic[Settings]):
         """
         if names is not None:
             chosen = list(dict.fromkeys(names))
+            if not any(chosen):
+                raise ValueError("expected `methods` with the name of a row, got none")
             for name in chosen:
                 step = method_of(name).needs
                 if not self.problem.can(step):

@@ -20,6 +20,7 @@ from fcal.benchmarks.page import write_page
 from fcal.benchmarks.runner import plan
 from fcal.benchmarks.table import DONE, FAILED, Column, Table
 from fcal.cli.commands import plain_warnings, print_json, say
+from fcal.cli.consoles import print_in_full
 from fcal.plots.styles import footnotes
 from fcal.reports.results_table import ONE_SEED
 from fcal.sweeps import Store
@@ -27,7 +28,6 @@ from fcal.sweeps import Store
 _CRASHED = 1
 _MOST_WORKERS = 256
 _ROOM_FOR_SPREAD = 140  # characters of a terminal
-_WIDEST = 400
 
 
 def run(arguments: Namespace, words: list[str]) -> int:
@@ -134,7 +134,7 @@ def _print(done: Benchmark[Any]) -> None:
     console = Console(soft_wrap=True)
     task = done.task
     for table in done.tables:
-        _show(console, _grid(task, table, spread=table.seeds > 1 and console.width >= _ROOM_FOR_SPREAD))
+        print_in_full(_grid(task, table, spread=table.seeds > 1 and console.width >= _ROOM_FOR_SPREAD))
         for name, row in table.rows.items():
             if row.status == FAILED:  # crashed cells are reported on stderr
                 console.print(Text(f"{name} failed: {row.reason}", style="yellow"))
@@ -182,9 +182,3 @@ def _grid(task: Task[Any], table: Table, *, spread: bool) -> Grid:
 def _heading(column: Column) -> str:
     """Title above factor or unit."""
     return column.heading.replace(" x", "\nx").replace(", ", "\n").replace("(sigma)", "\nsigma")
-
-
-def _show(console: Console, grid: Grid) -> None:
-    """Print a table at full width: a narrow terminal may wrap its lines, but no digits are dropped."""
-    needed = console.measure(grid, options=console.options.update(width=_WIDEST)).maximum
-    Console(width=max(needed, 1)).print(grid)

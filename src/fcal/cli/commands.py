@@ -78,11 +78,15 @@ def _add_evaluate(commands: Commands) -> None:
         commands,
         "evaluate",
         "fcal.cli.evaluate",
-        "tell whether the error bars of predictions in files are true",
-        "fcal evaluate predictions.csv --group city --out report.html",
+        "tell whether the error bars of predictions, or of detected boxes, in files are true",
+        "fcal evaluate predictions.csv --group city --out report.html\n"
+        "         fcal evaluate --format rvc1 detections.json --truth coco.json   (docs/detection.md has the formats)",
     )
     command.add_argument(
-        "path", nargs="+", metavar="FILE|GLOB|DIR", help="CSV, Parquet, NPZ or NPY (N, 3): mean, std, target"
+        "path",
+        nargs="+",
+        metavar="FILE|GLOB|DIR",
+        help="CSV, Parquet, NPZ or NPY (N, 3): mean, std, target; with --format, JSON",
     )
     _add_columns(command)
     groups = command.add_mutually_exclusive_group()

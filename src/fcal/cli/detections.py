@@ -3,16 +3,17 @@
 import shlex
 from argparse import Namespace
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from fcal._files import provenance
 from fcal._progress import ProgressBar
 from fcal.cli.commands import plain_warnings, print_json, printable
-from fcal.metrics.detection import detection_report
+from fcal.cli.consoles import print_in_full, report_console
+from fcal.metrics.detection import BoxOptions, detection_report
 from fcal.tables import FORMATS, read_coco_truths
 
 _TABLE_OPTIONS = {
@@ -32,13 +33,15 @@ _TABLE_OPTIONS = {
 def run_detections(arguments: Namespace, words: list[str]) -> int:
     """Evaluate a file of detections and print the report."""
     _check_options(arguments)
+    options = BoxOptions(df=arguments.df, bins=arguments.bins, tolerance=arguments.tolerance)
     with plain_warnings():
         truths = read_coco_truths(arguments.truth, masks=arguments.masks)
+        if not len(truths):
+            raise ValueError(f"expected `{arguments.truth}` with at least one image, got none")
         detections = FORMATS[arguments.format](arguments.path[0], truths, inclusive=arguments.inclusive)
-    if not len(truths):
-        raise ValueError(f"expected `{arguments.truth}` with at least one image, got none")
+    options = replace(options, classes=truths.classes)
     with ProgressBar("evaluating", total=len(truths), unit="images") as bar:
-        scores = detection_report(detections, truths, classes=truths.classes, on_images=bar.advance)
+        scores = detection_report(detections, truths, options=options, on_images=bar.advance)
     command = f"fcal {shlex.join(words)}"
     found = f"{arguments.path[0]} ({scores['n_detections']:,} detections)"
     source = f"{found} beside {arguments.truth} ({scores['n_images']:,} images, {scores['n_truths']:,} objects)"
@@ -71,13 +74,12 @@ def _named(values: Mapping[str, float], classes: tuple[str, ...]) -> dict[str, f
 
 
 def _print_scores(scores: Mapping[str, Any], source: str) -> None:
-    console = Console(soft_wrap=True)
+    console = report_console()
     console.print(Text(printable(source), style="dim"))
-    console.print(_precision(scores))
-    console.print(_qualities(scores))
-    console.print(_contours(scores))
+    for table in (_precision(scores), _qualities(scores), _contours(scores)):
+        print_in_full(table)
     if scores["calibration"] is not None:
-        console.print(_calibration(scores))
+        print_in_full(_calibration(scores))
     for name, value in scores["mmap_classes"].items():
         console.print(Text(printable(f"mMAP of {name}: {_number(value)}")))
 
@@ -97,12 +99,14 @@ def _calibration(scores: Mapping[str, Any]) -> Table:
     caption = (
         f"{report['matched']:,} pairs by an overlap of {rule['iou']:g} ({rule['assignment']}); verdict: "
         f"{corners['verdict']}; energy score {_number(report['energy_score'])} pixels; ECE of class scores "
-        f"{_number(report['scores']['ece']['value'])}"
+        f"{_number(report['scores']['ece']['value'])}; n counts corners with a variance, 4 of each pair"
     )
     table = Table("corners", "n", "scale (1 is right)", "in 90 %", "ECE(z)", "ECE(q)", "NLL", "CRPS", caption=caption)
-    table.columns[0].no_wrap = True
+    for column in table.columns:
+        column.no_wrap = True
     groups = {"all": corners}
-    groups |= {f"{facet}: {name}": group for facet, parts in report["facets"].items() for name, group in parts.items()}
+    for facet, parts in report["facets"].items():
+        groups |= {name if name.startswith(facet) else f"{facet}: {name}": part for name, part in parts.items()}
     for name, group in groups.items():
         numbers = [_number(group[key]) for key in ("ece_z", "ece_q", "nll", "crps")]
         inside = group["coverage"].get("0.9")

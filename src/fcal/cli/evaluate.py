@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 from torch import Tensor
@@ -17,6 +16,7 @@ from fcal._executor import keep_freed_memory
 from fcal._files import provenance, writable_folder
 from fcal._progress import ProgressBar
 from fcal.cli.commands import print_json, printable
+from fcal.cli.consoles import report_console
 from fcal.metrics import Report, sigma_groups
 from fcal.metrics.accumulation import accumulate
 from fcal.metrics.report import Floor
@@ -30,7 +30,6 @@ _PAGES = (".html", ".htm")
 _MAX_NAME = 200  # characters; temporary files and notes have longer names, and file systems allow 255
 _MOST_GROUPS = 30
 _LONGEST_GROUP = 100  # characters
-_USUAL_WIDTH = 80
 
 
 def run(arguments: Namespace, words: list[str]) -> int:
@@ -240,12 +239,6 @@ def _colour(report: Report) -> str:
     if report.verdict != "calibrated":
         return "bold red"
     return "bold green" if report.conclusive else "yellow"
-
-
-def report_console() -> Console:
-    """Console on stdout; a terminal that reports no width gets the usual one."""
-    console = Console(soft_wrap=True)
-    return console if console.width > 0 else Console(soft_wrap=True, width=_USUAL_WIDTH)
 
 
 def number(value: float | None) -> str:

@@ -12,7 +12,8 @@ from fcal import recalibration
 from fcal._files import provenance
 from fcal._progress import ProgressBar
 from fcal.cli.commands import print_json, say
-from fcal.cli.evaluate import MIN_TARGETS, check_writable, columns_of, number, report_console
+from fcal.cli.consoles import report_console
+from fcal.cli.evaluate import MIN_TARGETS, check_writable, columns_of, number
 from fcal.metrics import Report
 from fcal.metrics.accumulation import accumulate
 from fcal.metrics.report_from_state import report_from_state

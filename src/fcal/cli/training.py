@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _CONFIG_PREFIX = re.compile(r"(^|`)config(: |\.)")  # name of a config that has been changed since it was read
 _UNKNOWN_NAME = re.compile("expected `(model|data|objective)` one of ")
+_NOTHING_LEARNT = "it proposes no object"  # of a detector, after training
 _SHOWN = ("verdict", "scale", "nll", "crps", "l1", "rmse", "ece_z", "ece_q", "ence", "sharpness")
 
 
@@ -39,8 +40,9 @@ def run(arguments: Namespace, words: list[str]) -> int:
         for plugin in arguments.plugin:
             load_plugin(plugin)
         with _located_errors(arguments), plain_warnings():
-            was_finished = is_finished(folder)
-            result = _train(_resolved(arguments), folder, arguments)
+            was_finished, config = is_finished(folder), _resolved(arguments)
+            with _remedies(config, folder):
+                result = _train(config, folder, arguments)
     if arguments.json:
         document = {"out": str(result.folder), "command": f"fcal {shlex.join(words)}", "versions": provenance()}
         print_json(document | result.report)
@@ -69,6 +71,18 @@ def _located_errors(arguments: Namespace) -> Iterator[None]:
         if _UNKNOWN_NAME.search(message) and not arguments.plugin:
             message += "; for one of your own, --plugin names the module or .py file that registers it"
         raise ValueError(message) from error
+
+
+@contextmanager
+def _remedies(config: RunConfig, folder: Path) -> Iterator[None]:
+    """Say how to go on after a training that has learnt too little: a folder is of one config, so not with --resume."""
+    try:
+        yield
+    except ValueError as error:
+        if _NOTHING_LEARNT not in str(error):
+            raise
+        remedy = f"--set fit.epochs=N with N above {config.fit.epochs}, and --out another folder than {folder}"
+        raise ValueError(f"{error}: {remedy}") from error
 
 
 def _train(config: RunConfig, folder: Path, arguments: Namespace) -> "Run":

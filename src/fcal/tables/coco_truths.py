@@ -12,7 +12,12 @@ import torch
 
 from fcal.metrics.detection import Truths
 from fcal.tables.json_records import Array, Place, indices, numbers, read_json, records, reject
-from fcal.tables.readers import file_error, message_of
+from fcal.tables.readers import file_error, shown
+from fcal.tables.segmentations import Segmentation, draw, mask_library, read_segmentation
+
+MOST_PIXELS = 1 << 28  # of an image; 16,384 x 16,384
+MOST_ON_A_SIDE = 1 << 16
+MOST_MASKS = 1 << 31  # pixels of all masks of an image, a byte each
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -40,7 +45,7 @@ class CocoTruths(Sequence[Truths]):
     _labels: Array
     _ignored: Array
     _starts: Array
-    _segmentations: tuple[Any, ...] | None
+    _segmentations: tuple[Segmentation, ...] | None
 
     def __len__(self) -> int:
         return len(self.image_ids)
@@ -68,11 +73,7 @@ class CocoTruths(Sequence[Truths]):
         assert self._segmentations is not None
         masks = torch.zeros(part.stop - part.start, height, width, dtype=torch.bool)
         for mask, segmentation, box in zip(masks, self._segmentations[part], self._boxes[part], strict=True):
-            try:
-                if segmentation:
-                    mask.copy_(torch.from_numpy(_decoded(segmentation, height, width)))
-            except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
-                raise file_error(self.path, "segmentations of COCO's format", message_of(error)) from None
+            mask.copy_(torch.from_numpy(draw(segmentation, height, width)))
             if not mask.any():  # none is given, or it is smaller than a pixel
                 x1, y1 = np.floor(box[:2]).astype(int).clip(0)
                 x2, y2 = np.ceil(box[2:]).astype(int)
@@ -94,7 +95,8 @@ def read_coco_truths(path: str | Path, *, masks: bool = False) -> CocoTruths:
         A sequence of :class:`fcal.metrics.detection.Truths`.
 
     Raises:
-        TableError: The file cannot be read or has another schema; the message has the first wrong item.
+        TableError: The file cannot be read or has another schema, an image has more than 2**28 pixels or 65,536 on a
+            side, or the masks of an image more than 2**31; the message has the first wrong item.
         ImportError: Masks without pycocotools.
 
     Example:
@@ -112,7 +114,7 @@ def read_coco_truths(path: str | Path, *, masks: bool = False) -> CocoTruths:
     """
     path = Path(path)
     if masks:
-        _mask_library()
+        mask_library()
     document = read_json(path, dict, "an object with `images`, `annotations` and `categories`")
     images, annotations, categories = (
         records(path, document, name, required)
@@ -125,10 +127,7 @@ def read_coco_truths(path: str | Path, *, masks: bool = False) -> CocoTruths:
     images.sort(key=lambda image: int(image["id"]))
     categories.sort(key=lambda category: int(category["id"]))
     image_ids, category_ids = (_ids(path, name, rows) for name, rows in (("image", images), ("category", categories)))
-    sizes = numbers(path, "`height` and `width`", [[i["height"], i["width"]] for i in images], (2,), _place("image"))
-    reject(
-        path, "images of whole pixels, at least 1", ~((sizes >= 1) & (sizes % 1 == 0)).all(1), sizes, _place("image")
-    )
+    sizes = _image_sizes(path, images)
     place = _place("annotation")
     image_of = indices(path, "`image_id` of one of the images", [a["image_id"] for a in annotations], image_ids, place)
     label_of = indices(
@@ -138,19 +137,52 @@ def read_coco_truths(path: str | Path, *, masks: bool = False) -> CocoTruths:
     boxes[:, 2:] += boxes[:, :2]
     good = _inside(path, boxes, sizes[image_of])
     order = good[np.argsort(image_of[good], kind="stable")]
+    starts = np.searchsorted(image_of[order], np.arange(len(images) + 1))
+    if masks:
+        pixels = np.diff(starts) * sizes.prod(1)
+        requirement = f"masks of at most {MOST_MASKS:,} pixels in an image; evaluate it without masks"
+        reject(path, requirement, pixels > MOST_MASKS, pixels, _place("image"))
     return CocoTruths(
         path=path,
-        classes=tuple(str(category["name"]) for category in categories),
+        classes=_class_names(path, categories),
         category_ids=category_ids,
         image_ids=image_ids,
         names=tuple(str(image.get("file_name", "")) for image in images),
-        _sizes=sizes.astype(np.int64),
+        _sizes=sizes,
         _boxes=boxes[order],
         _labels=label_of[order] + 1,
-        _ignored=np.array([bool(a.get("iscrowd") or a.get("ignore")) for a in annotations], dtype=bool)[order],
-        _starts=np.searchsorted(image_of[order], np.arange(len(images) + 1)),
-        _segmentations=tuple(annotations[i].get("segmentation") for i in order) if masks else None,
+        _ignored=(_flags(path, annotations, "iscrowd") | _flags(path, annotations, "ignore"))[order],
+        _starts=starts,
+        _segmentations=_segmentations(path, annotations, order, sizes[image_of]) if masks else None,
     )
+
+
+def _image_sizes(path: Path, images: list[Any]) -> Array:
+    """Heights and widths. Shape ``(n, 2)``, int64."""
+    place = _place("image")
+    sizes = numbers(path, "`height` and `width`", [[i["height"], i["width"]] for i in images], (2,), place)
+    reject(path, "images of whole pixels, at least 1", ~((sizes >= 1) & (sizes % 1 == 0)).all(1), sizes, place)
+    large = (sizes > MOST_ON_A_SIDE).any(1) | (sizes.prod(1) > MOST_PIXELS)
+    reject(path, f"images of at most {MOST_PIXELS:,} pixels, {MOST_ON_A_SIDE:,} on a side", large, sizes, place)
+    return sizes.astype(np.int64)
+
+
+def _class_names(path: Path, categories: list[Any]) -> tuple[str, ...]:
+    """Names of the categories, by which detections find them: no two may be the same but for case."""
+    names = tuple(str(category["name"]) for category in categories)
+    folded = [name.strip().lower() for name in names]
+    twice = next((name for name, key in zip(names, folded, strict=True) if folded.count(key) > 1), None)
+    if twice is not None:
+        raise file_error(path, "with one category of each name", f"{shown(twice)} twice")
+    return names
+
+
+def _flags(path: Path, annotations: list[Any], key: str) -> Array:
+    values = [annotation.get(key, 0) for annotation in annotations]
+    for index, value in enumerate(values):
+        if not isinstance(value, int) or value not in (0, 1):
+            raise file_error(path, f"`{key}` 0 or 1", f"{shown(value)} in annotation {index}")
+    return np.array(values, dtype=bool)
 
 
 def _inside(path: Path, boxes: Array, sizes: Array) -> Array:
@@ -168,36 +200,21 @@ def _inside(path: Path, boxes: Array, sizes: Array) -> Array:
     return np.flatnonzero(good)
 
 
+def _segmentations(path: Path, annotations: list[Any], order: Array, sizes: Array) -> tuple[Segmentation, ...]:
+    def one(index: int) -> Segmentation:
+        height, width = sizes[index].tolist()
+        value = annotations[index].get("segmentation")
+        return read_segmentation(path, value, height=height, width=width, place=f"annotation {index}")
+
+    return tuple(map(one, order.tolist()))
+
+
 def _ids(path: Path, name: str, rows: list[Any]) -> tuple[int, ...]:
     ids = tuple(int(row["id"]) for row in rows)
     if len(set(ids)) != len(ids):
         twice = next(one for one, other in itertools.pairwise(ids) if one == other)
         raise file_error(path, f"with one {name} of each id", f"{twice} twice")
     return ids
-
-
-def _decoded(segmentation: Any, height: int, width: int) -> Array:
-    """Pixels of polygons or of runs. Shape ``(height, width)``."""
-    library = _mask_library()
-    if isinstance(segmentation, dict) and not isinstance(segmentation["counts"], list):
-        runs = segmentation
-    else:
-        runs = library.frPyObjects(segmentation, height, width)
-    runs = library.merge(runs) if isinstance(runs, list) else runs
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of pycocotools 2.0.11 with NumPy 2.4
-        pixels = library.decode(runs)
-    if pixels.shape != (height, width):
-        raise ValueError(f"a mask of {pixels.shape[0]} x {pixels.shape[1]} pixels in an image of {height} x {width}")
-    return pixels.astype(bool)
-
-
-def _mask_library() -> Any:
-    try:
-        from pycocotools import mask
-    except ModuleNotFoundError as error:
-        raise ImportError("expected pycocotools for masks; pip install 'fcal[vision]'") from error
-    return mask
 
 
 def _place(name: str) -> Place:

@@ -28,6 +28,7 @@ from fcal.tables.readers import file_error, shown
 BACKGROUND = "background"
 _BACKGROUNDS = (BACKGROUND, "__background__", "__bg__", "none")
 _SLACK = 1e-6  # of a covariance, relative to its largest entry; files are rounded
+_LARGEST_SUM = 1.001  # of probabilities; files are rounded
 _MOST_NAMES = 5
 
 
@@ -109,7 +110,7 @@ def read_rvc1(path: str | Path, truths: CocoTruths, *, inclusive: bool = False) 
     boxes[:, 2:] += inclusive
     count = len(document["classes"])
     given = numbers(path, f"`label_probs` of {count} numbers", [row["label_probs"] for row in rows], (count,), place)
-    reject(path, "`label_probs` within [0, 1]", ((given < 0) | (given > 1)).any(1), given, place)
+    _check_probabilities(path, given, place)
     probabilities = np.zeros((len(rows), len(truths.classes) + 1))
     for column, label in enumerate(column_of):
         if label is not None:
@@ -163,7 +164,8 @@ def read_coco_results(path: str | Path, truths: CocoTruths, *, inclusive: bool =
         return f"result {known[index]} of image {shown(rows[index]['image_id'])}, counted from 0"
 
     image = indices(path, f"`image_id` of {truths.path}", [row["image_id"] for row in rows], truths.image_ids, place)
-    labels = indices(path, "`category_id`", [row["category_id"] for row in rows], truths.category_ids, place) + 1
+    categories = [row["category_id"] for row in rows]
+    labels = indices(path, "a whole number `category_id`", categories, truths.category_ids, place) + 1
     boxes = numbers(path, "`bbox` of 4 numbers", [row["bbox"] for row in rows], (4,), place)
     boxes[:, 2:] += boxes[:, :2] + inclusive
     scores = numbers(path, "`score` a number", [row["score"] for row in rows], (), place)
@@ -263,8 +265,18 @@ def _result_probabilities(path: Path, rows: list[Any], classes: int, place: Plac
         return None
     given = [row.get("label_probs") for row in rows]
     values = numbers(path, f"`label_probs` of {classes} numbers in all results or none", given, (classes,), place)
-    reject(path, "`label_probs` within [0, 1]", ((values < 0) | (values > 1)).any(1), values, place)
+    _check_probabilities(path, values, place)
     return np.hstack([np.zeros((len(rows), 1)), values])
+
+
+def _check_probabilities(path: Path, values: Array, place: Place) -> None:
+    """Reject what is no probability; count rows whose sum is not that of a law, which are used as they are."""
+    reject(path, "`label_probs` within [0, 1]", ((values < 0) | (values > 1)).any(1), values, place)
+    sums = values.sum(1)
+    for wrong, what in ((sums > _LARGEST_SUM, "sum to more than 1"), (sums == 0, "are all 0")):
+        if wrong.any():
+            first = place(int(np.flatnonzero(wrong)[0]))
+            _warn(f"{path}: `label_probs` of {wrong.sum()} of {len(values)} detections {what}, first {first}")
 
 
 def _keys(document: dict[str, Any]) -> str:

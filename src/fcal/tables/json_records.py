@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fcal.tables.readers import file_error, message_of, shown
+from fcal.tables.readers import TableError, file_error, message_of, shown
 
 MOST_BYTES = 1 << 31  # Python needs several times the size of a JSON file to read it
 
@@ -41,7 +41,9 @@ def read_json(path: Path, kind: type, schema: str) -> Any:
         raise file_error(path, "a JSON file", "lists nested too deeply") from None
     except UnicodeDecodeError:
         raise file_error(path, "a JSON file", "bytes that are no text") from None
-    except json.JSONDecodeError as error:
+    except ValueError as error:  # no JSON, or an integer of thousands of digits
+        if isinstance(error, TableError):
+            raise
         raise file_error(path, "a JSON file", message_of(error)) from None
     if not isinstance(document, kind):
         raise file_error(path, schema, f"a JSON {_json_name(document)}")
@@ -112,7 +114,8 @@ def indices(path: Path, requirement: str, values: list[Any], known: Sequence[int
 
     def index(number: int, value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or value not in index_of:
-            raise file_error(path, requirement, f"{shown(value)} in {place(number)}")
+            got = repr(value) if isinstance(value, float) else shown(value)  # 1.0 is not 1
+            raise file_error(path, requirement, f"{got} in {place(number)}")
         return index_of[value]
 
     return np.array([index(number, value) for number, value in enumerate(values)], dtype=np.int64)

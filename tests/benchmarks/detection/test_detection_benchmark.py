@@ -12,7 +12,7 @@ from fcal.benchmarks.detection.detectors import Detectors, _objects_of
 from fcal.benchmarks.detection.final_boxes import clipped, final_scores, kept_rows
 from fcal.benchmarks.detection.heads import BoxHead
 from fcal.benchmarks.detection.images import ImageSource
-from fcal.benchmarks.detection.settings import PRESETS
+from fcal.benchmarks.detection.settings import PRESETS, Settings
 from fcal.cli import main
 from fcal.metrics.detection import Truths
 
@@ -148,12 +148,44 @@ def test_deterministic_head_has_the_boxes_of_the_other():
     [
         (["--preset", "kitti-mini"], "expected `--data` for the set 'kitti-mini', got none"),
         (["--preset", "residuals"], "expected `--data` a folder with car_matches.csv in it or below, got none"),
-        (["--format", "yolo"], "expected `set` one of"),
+        (["--format", "yolo"], "expected `--format` one of kitti, cityscapes, coco, voc, got 'yolo'"),
+        (["--format", "street"], "expected `--format` one of kitti, cityscapes, coco, voc, got 'street'"),
+        (["--preset", "tiny", "--backbone", "vgg"], "expected `backbone` one of 'mobilenet_v2', 'resnet18',"),
+        (["--preset", "tiny", "--methods", ""], "expected `methods` with the name of a row, got none"),
         (["--preset", "bccd", "--data", "nowhere"], "expected `--data` a folder, got nowhere, no folder"),
     ],
 )
-def test_missing_data_are_one_line(words, message, capsys):
+def test_wrong_options_and_missing_data_are_one_line(words, message, capsys):
     assert main(["benchmark", "detection", *words]) == 2
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["height", "width"])
+def test_settings_refuse_images_that_are_too_small_for_a_detector(name):
+    with pytest.raises(ValueError, match=f"expected `{name}` >= 32, got 1"):
+        Settings(**{name: 1})
+
+
+def test_data_without_an_object_are_refused_with_their_folder(tmp_path, capsys):
+    root = str(tmp_path / "kitti")
+    streets = ["data", "street", "--layout", "kitti-object", "--frames", "12", "--height", "32", "--width", "64"]
+    assert main([*streets, "--out", root, "--json"]) == 0
+    for path in tmp_path.glob("kitti/**/label_2/*.txt"):
+        path.write_text("")
+    capsys.readouterr()
+    words = ["benchmark", "detection", "--preset", "tiny", "--data", root, "--out", str(tmp_path / "out")]
+    assert main([*words, "--format", "kitti"]) == 2
+    error = capsys.readouterr().err
+    assert f"expected `--data` with objects in the labels of each part, got {root}: none in the" in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_terminal_says_per_cent_where_it_multiplies_shares(run, capsys):
+    assert main([*WORDS, "--out", str(run)]) == 0
+    heads = capsys.readouterr().out.split("oracle")[0]
+    assert heads.count("%") == 4  # mAP, mMAP, PDQ and "in 90 %"
+    page = (run / "report.html").read_text(encoding="utf-8")
+    assert "are from 0 to 1 on this page; the terminal shows them in per cent." in page

@@ -136,12 +136,20 @@ def test_splits_hold_out_a_tenth_of_the_training_images(tmp_path):
 
 
 def test_splits_take_annotations_to_validate_on(tmp_path):
-    validation = {"validation": "annotations/instances_val2017.json", "validation_images": "val2017"}
-    splits = data.by_name("coco")(root=str(write_sets(tmp_path)), classes=["dog"], **validation)
-    assert [len(part) for part in (splits.train, splits.validation, splits.test)] == [20, 4, 4]
+    write_coco(write_sets(tmp_path), coco_document(3), "annotations/held_out.json", "held_out")
+    validation = {"validation": "annotations/held_out.json", "validation_images": "held_out"}
+    splits = data.by_name("coco")(root=str(tmp_path), classes=["dog"], **validation)
+    assert [len(part) for part in (splits.train, splits.validation, splits.test)] == [20, 3, 4]
     assert splits.test.classes == ("dog",)
     with pytest.raises(ValueError, match="expected both `validation` and `validation_images`, or neither, got one"):
         by_name("coco")(root=str(tmp_path), validation="a.json")
+
+
+def test_images_to_test_on_are_not_among_those_to_validate_on(tmp_path):
+    validation = {"validation": "annotations/instances_val2017.json", "validation_images": "val2017"}
+    message = r"expected no image in both validation and test, got 4 of 4 \(first: .*val2017/0.png\)"
+    with pytest.raises(ValueError, match=message):
+        by_name("coco")(root=str(write_sets(tmp_path)), **validation)
 
 
 def test_size_of_items_is_common(tmp_path):

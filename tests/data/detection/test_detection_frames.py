@@ -52,6 +52,16 @@ def test_image_without_objects_is_an_item(tmp_path):
     assert len(data.truths(0)) == 0
 
 
+def test_objects_are_counted_without_ignored_ones(tmp_path):
+    labels = {"boxes": torch.tensor(BOXES), "labels": torch.tensor([1, 2]), "size": (16, 24)}
+    images = [
+        AnnotatedImage(image=tmp_path / f"{k}.png", group="a", ignored=torch.tensor([k == 0, False]), **labels)
+        for k in range(3)
+    ]
+    data = DetectionFrames(images, CLASSES)
+    assert (data.objects, data.subset([0]).objects) == (5, 1)
+
+
 def test_batch_is_lists_of_items_in_order(tmp_path):
     data = frames(tmp_path, 3)
     batch = data.__getitems__([2, -3])

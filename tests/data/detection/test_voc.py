@@ -120,6 +120,13 @@ def test_splits_follow_the_lists(tmp_path):
     assert {part.classes for part in parts} == {("cat", "dog")}
 
 
+def test_lists_with_images_in_common_are_refused(tmp_path):
+    write_names(write_voc(tmp_path, [[CAT]] * 6), train=[0, 1, 2, 3], val=[4], test=[5, 3, 1])
+    message = r"expected no image in both train and test, got 2 of 3 \(first: .*003.*\)"
+    with pytest.raises(ValueError, match=message):
+        by_name("voc")(root=str(tmp_path))
+
+
 def test_split_without_a_validation_list_holds_out_training_images(tmp_path):
     write_names(write_voc(tmp_path, [[CAT]] * 10), train=range(8), test=[8, 9])
     splits = data.by_name("voc")(root=str(tmp_path), validation="")

@@ -287,3 +287,23 @@ def test_box_calibration_rejects_attributes_that_do_not_fit():
         report_of([detection], [truth], attributes=[{"truncation": [3.0]}])
     with pytest.raises(ValueError, match=r"expected `facet` one of 'class', .*, got 'weather'"):
         BoxOptions(facets=("weather",))
+    with pytest.raises(ValueError, match="expected `tolerance`"):
+        BoxOptions(tolerance=2.0)
+    with pytest.raises(ValueError, match="expected `df`"):
+        BoxOptions(df=0)
+
+
+def test_verdicts_depend_on_the_tolerance():
+    generator = torch.Generator().manual_seed(0)
+    there = torch.tensor([[20.0, 20.0, 60.0, 50.0]]).expand(400, 1, 4)
+    labels = torch.tensor([1])
+    noise = 1.12 * torch.randn(there.shape, generator=generator)
+    truths = [Truths(boxes=box, labels=labels, image_size=(80, 100)) for box in there]
+    detections = [
+        Detections.of_sigmas(box, torch.ones(1, 4), scores=torch.tensor([0.9]), labels=labels) for box in there + noise
+    ]
+    strict, lenient = (
+        report_of(detections, truths, options=BoxOptions(tolerance=tolerance, facets=())) for tolerance in (0.02, 0.5)
+    )
+    assert "calibrated" not in (strict.corners.verdict, strict.boxes.verdict)
+    assert lenient.corners.verdict == lenient.boxes.verdict == "calibrated"

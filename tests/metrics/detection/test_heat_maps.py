@@ -7,7 +7,7 @@ from metrics.detection.whole_image import below_both, heat_map, random_scene, sp
 from numpy.testing import assert_allclose
 from scipy import stats
 
-from fcal.metrics.detection import Detections, Truths
+from fcal.metrics.detection import Detections, Truths, heat_maps
 from fcal.metrics.detection.heat_maps import _below_both, pixel_quality
 
 
@@ -172,3 +172,34 @@ def test_truths_without_a_pixel_are_refused():
             ValueError, match=r"expected `truths` with pixels inside the image of 16 x 20, got object 0"
         ):
             pixel_quality(single([4, 3, 12, 9], np.eye(4)), there)
+
+
+@pytest.mark.parametrize("options", [{}, {"correlated": True}, {"masks": True}])
+@pytest.mark.parametrize("most", [1, 50])
+def test_quality_in_strips_of_rows_is_that_of_every_pixel_of_the_image(options, most, monkeypatch):
+    found, there = random_scene(0, 2, 2, size=(11, 14), **options)
+    expected = reference(found, there)
+    assert (expected > 1e-3).any()
+    monkeypatch.setattr(heat_maps, "_MOST_PIXELS", most)
+    assert_allclose(pixel_quality(found, there).spatial.numpy(), expected, atol=1e-9)
+
+
+def test_heat_maps_of_large_images_exist_in_strips_only():
+    """The whole map would have 2**24 pixels."""
+    found, there = single([0, 0, 4096, 4096], np.eye(4)), truth([0.0, 0.0, 4096.0, 4096.0], (4096, 4096))
+    axes = [heat_maps._Axis.of(found.boxes, found.covariances, k, 4096).at(0) for k in (0, 1)]
+    strips = [strip.probability.numel() for strip in heat_maps._heat_maps(axes, found.covariances[0])]
+    assert (max(strips), sum(strips)) == (1 << 21, 1 << 24)
+    assert 0.9 < float(pixel_quality(found, there).spatial) < 1
+
+
+@pytest.mark.parametrize("variance", [1e-300, 5e-324, 1e300])
+def test_correlations_of_tiny_and_huge_variances_are_defined(variance):
+    covariance = np.eye(4) * variance
+    covariance[0, 1] = covariance[1, 0] = variance / 2
+    found, there = single([4.4, 3.4, 11.6, 8.6], covariance), truth([4.0, 3.0, 12.0, 9.0], (16, 20))
+    quality = float(pixel_quality(found, there).spatial)
+    # Of 48 pixels of 320. Sheppard: both coordinates of a corner are below 0 with 1 / 4 + arcsin(rho) / (2 pi).
+    share = (1 / 4 + np.arcsin(0.5) / (2 * np.pi)) / 4
+    vague = share * (1 - share) ** ((320 - 48) / 48)
+    assert_allclose(quality, 1.0 if variance < 1 else vague, atol=1e-9)

@@ -241,6 +241,9 @@ def test_law_of_another_shape_is_rejected():
         ({"anchors": [8, 16]}, "expected `anchors` of 5 sizes, got 2"),
         ({"beta": -1.0}, "expected `beta` within"),
         ({"backbon": "resnet18"}, r"got 'backbon' \(did you mean 'backbone'\?\)"),
+        ({"min_size": 1}, "expected `min_size` >= 32"),
+        ({"max_size": 1}, "expected `max_size` >= "),
+        ({"min_size": 200, "max_size": 199}, "expected `max_size` >= 200, got 199"),
     ],
 )
 def test_options_out_of_range_are_rejected(options, message):

@@ -6,6 +6,7 @@ from typing import Any
 from fcal._checks import check_integer, check_number
 from fcal._registry import Registry
 from fcal.benchmarks.training_cells import Budget
+from fcal.models.detection.config import BACKBONES
 
 RESIDUALS, STREET, MINI, BCCD = "residuals", "street", "kitti-mini", "bccd"
 KITTI, CITYSCAPES, COCO, VOC = "kitti", "cityscapes", "coco", "voc"
@@ -80,8 +81,11 @@ class Settings(Budget):
     def __post_init__(self) -> None:
         super().__post_init__()
         SETS[self.set]
+        BACKBONES[self.backbone]
         check_integer("seeds", self.seeds, at_least=1, at_most=1_000_000)
-        for name in ("hidden", "height", "width", "least_anchor", *_TRAINING):
+        for name in ("height", "width"):
+            check_integer(name, getattr(self, name), at_least=32, at_most=1 << 14)
+        for name in ("hidden", "pyramid", "head", "proposals", "rois", "least_anchor", *_TRAINING):
             if name != "detector_rate":
                 check_integer(name, getattr(self, name), at_least=1, at_most=1_000_000)
         check_number("detector_rate", self.detector_rate, low=1e-9, high=1.0)

@@ -23,6 +23,7 @@ from fcal.benchmarks.problem import Problem
 from fcal.benchmarks.table import Table
 from fcal.benchmarks.task import Results, Task
 from fcal.crossfitting import Bags
+from fcal.data.detection import DetectionFrames
 from fcal.sweeps import Store
 
 _CLASSES = {STREET: 3, MINI: 3, KITTI: 3, BCCD: 3, CITYSCAPES: 8}  # of sets whose classes are always the same
@@ -90,14 +91,20 @@ class DetectionTask(Task[Settings]):
         return replace(settings, set=KITTI) if data is not None and settings.set == STREET else settings
 
     def check(self, settings: Settings, data: str | None) -> None:
-        """Refuse a missing folder, one without images, or files that cannot be read."""
+        """Refuse a missing folder, one without images or objects, or files that cannot be read."""
         settings = self.set_of(settings, data)
         if settings.set == RESIDUALS:
             ResidualTrainings(data).matches()
             return
         splits = ImageSource(data).splits(settings.images(0))
-        for part in (splits.train, splits.validation, splits.test):
+        for name in ("train", "validation", "test"):
+            part = getattr(splits, name)
             part[0]
+            if isinstance(part, DetectionFrames) and not part.objects:
+                raise ValueError(
+                    f"expected `--data` with objects in the labels of each part, got {data}: none in the {len(part)} "
+                    f"images of {name}"
+                )
 
     def problem_of(self, config: Mapping[str, Any], store: Store, data: str | None = None) -> Problem:
         """The problem of an address."""

@@ -211,6 +211,11 @@ class DetectionFrames(DetectionDataset):
         return [numbers[name] for name in self.group_names]
 
     @property
+    def objects(self) -> int:
+        """Number of objects of all images, without ignored ones."""
+        return sum(int((~image.ignored).sum()) for image in self.images)
+
+    @property
     def size(self) -> tuple[int, int] | None:
         """Height and width of items; None if each has that of its image."""
         return self._view.size

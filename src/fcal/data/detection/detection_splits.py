@@ -18,11 +18,30 @@ _PARTS = ("train", "validation", "test")
 
 @dataclass(frozen=True, kw_only=True)
 class DetectionSplits:
-    """Images to train on, to validate on and to test on, as datasets."""
+    """Images to train on, to validate on and to test on, as datasets.
+
+    Raises:
+        ValueError: Two parts have image files in common; the message has their number and the first.
+    """
 
     train: DetectionDataset
     validation: DetectionDataset
     test: DetectionDataset
+
+    def __post_init__(self) -> None:
+        files = {name: [image.image for image in part.images] for name, part in self._read_from_files()}
+        for one, other in itertools.combinations(files, 2):
+            known = set(files[one])
+            common = [path for path in files[other] if path in known]
+            if common:
+                raise ValueError(
+                    f"expected no image in both {one} and {other}, got {len(common)} of {len(files[other])} (first: "
+                    f"{common[0]})"
+                )
+
+    def _read_from_files(self) -> list[tuple[str, DetectionFrames]]:
+        parts = [(name, getattr(self, name)) for name in _PARTS]
+        return [(name, part) for name, part in parts if isinstance(part, DetectionFrames)]
 
 
 @dataclass(frozen=True, kw_only=True)

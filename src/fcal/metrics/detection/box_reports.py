@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributions import MultivariateNormal, Normal
 
-from fcal._checks import check_integer
+from fcal._checks import check_integer, check_number
 from fcal.metrics.clusters import ClusterReport, cluster_calibration, draw_seed
 from fcal.metrics.detection.energy_scores import energy_score
 from fcal.metrics.detection.image_streams import Attributes
@@ -18,6 +18,7 @@ from fcal.metrics.detection.records import Detections, Truths
 from fcal.metrics.detection.score_reports import ScoreReport, score_calibration
 from fcal.metrics.evaluation import evaluate
 from fcal.metrics.report import Report, plain
+from fcal.metrics.state import Grid
 
 _SMALLEST_SHARE = 1e-6  # of a corner's variance that the others leave; below, a covariance is singular but for rounding
 
@@ -92,6 +93,7 @@ class BoxOptions:
             ``"edge"`` (objects within a pixel of the border of the image), and, where attributes have them,
             ``"distance"`` and ``"truncation"``; all by default.
         classes: Names of classes 1, 2, ...; their numbers by default.
+        tolerance: Relative error of the scale that still counts as calibrated, as for :func:`fcal.evaluate`.
     """
 
     df: int = 75
@@ -99,8 +101,11 @@ class BoxOptions:
     score_bins: int = 20
     facets: Sequence[str] | None = None
     classes: Sequence[str] | None = None
+    tolerance: float = 0.05
 
     def __post_init__(self) -> None:
+        Grid(self.df, self.bins)  # rejects what no report can have
+        check_number("tolerance", self.tolerance, low=0.0, high=1.0)
         check_integer("bins", self.bins, at_least=2, at_most=100)
         for facet in self.facets or ():
             FACETS[facet]
@@ -226,7 +231,7 @@ def _whole_boxes(
         return None, None
     pred = MultivariateNormal(state.boxes[regular], scale_tril=factors[regular])
     target, image = state.targets[regular], image[regular]
-    report = evaluate(pred, target, df=options.df, bins=options.bins, cluster=image)
+    report = evaluate(pred, target, df=options.df, bins=options.bins, tolerance=options.tolerance, cluster=image)
     if len(torch.unique(image)) < 2:
         return report, None
     generator = torch.Generator().manual_seed(seed)
@@ -251,6 +256,7 @@ def _single_corners(
         state.targets[counted],
         df=options.df,
         bins=options.bins,
+        tolerance=options.tolerance,
         cluster=image[:, None].expand(-1, 4)[counted],
         group=None if codes is None else codes[counted],
         group_names=names,

@@ -1,7 +1,6 @@
 """All scores of a set of images in one pass: average precision, quality, consistency and calibration."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
 from typing import Any
 
 from fcal.metrics.detection.box_reports import BoxOptions, box_report
@@ -22,6 +21,7 @@ from fcal.metrics.detection.records import Detections, Truths
 from fcal.metrics.detection.scored_boxes import ScoredBoxes, joined, scored_boxes_of
 
 _BATCH = 64  # images
+_MOST_MASKS = 1 << 28  # pixels of the masks of a batch, a byte each
 _MOST_DETECTIONS = 100  # of a class in an image, as COCO has it
 _OF_CORNERS = ("nll", "crps", "ece_z", "ece_q", "ence")
 
@@ -31,7 +31,7 @@ def detection_report(
     truths: Iterable[Truths],
     *,
     rule: MatchingRule | None = None,
-    classes: Sequence[str] | None = None,
+    options: BoxOptions | None = None,
     on_images: Callable[[int], object] | None = None,
 ) -> dict[str, Any]:
     """Scores of detections, as plain numbers for JSON.
@@ -42,7 +42,7 @@ def detection_report(
         detections: Detections of each image.
         truths: Objects of each image, as many.
         rule: When a detection and an object are a pair, for calibration.
-        classes: Names of classes 1, 2, ...
+        options: Names of classes, and options of the report on calibration.
         on_images: Called with the number of images of each batch, for a progress bar.
 
     Returns:
@@ -66,7 +66,7 @@ def detection_report(
     """
     totals = {spatial: empty_pdq_state() for spatial in SPATIAL.names()}
     precision, inside = empty_mmap_state(), empty_consistency_state()
-    rule = rule or MatchingRule()
+    rule, options = rule or MatchingRule(), options or BoxOptions()
     scored, matched = [scored_boxes_of([], [])], [match_images([], [], rule=rule)]
     count = 0
     for found, there in _batches(detections, truths):
@@ -90,8 +90,8 @@ def detection_report(
         "mmap_classes": by_contour["classes"],
         "consistency": consistent["share"],
         "pairs": consistent["n"],
-        **_precision(joined(scored), classes),
-        **_calibration(merged(matched), rule, classes),
+        **_precision(joined(scored), options.classes),
+        **_calibration(merged(matched), rule, options),
         "n_images": by_contour["images"],
         "n_detections": count,
         "n_truths": by_contour["truths"],
@@ -103,11 +103,11 @@ def _precision(scored: ScoredBoxes, classes: Sequence[str] | None) -> dict[str, 
     return {"map": report.map, "ap50": report.ap50, "ap75": report.ap75, "average_precision": dict(report.per_class)}
 
 
-def _calibration(matched: MatchedBoxes, rule: MatchingRule, classes: Sequence[str] | None) -> dict[str, Any]:
+def _calibration(matched: MatchedBoxes, rule: MatchingRule, options: BoxOptions) -> dict[str, Any]:
     """The report of matched boxes, and its main numbers."""
     if not len(matched.boxes) or not bool(matched.covariances.any()):
         return dict.fromkeys(("calibration", *_OF_CORNERS))
-    report = box_report(matched, rule, BoxOptions(classes=classes), seed=0)
+    report = box_report(matched, rule, options, seed=0)
     return {"calibration": report.as_dict(), **{name: getattr(report.corners, name) for name in _OF_CORNERS}}
 
 
@@ -119,7 +119,16 @@ def _add_(totals: tuple[Any, ...], batch: tuple[Any, ...]) -> None:
 def _batches(
     detections: Iterable[Detections], truths: Iterable[Truths]
 ) -> Iterator[tuple[list[Detections], list[Truths]]]:
-    """Batches of images."""
-    pairs = zip(detections, truths, strict=True)
-    while batch := list(islice(pairs, _BATCH)):
-        yield [found for found, _ in batch], [there for _, there in batch]
+    """Batches of images, smaller ones where there are large masks."""
+    found: list[Detections] = []
+    there: list[Truths] = []
+    masks = 0
+    for one, other in zip(detections, truths, strict=True):
+        found.append(one)
+        there.append(other)
+        masks += 0 if other.masks is None else other.masks.numel()
+        if len(found) == _BATCH or masks > _MOST_MASKS:
+            yield found, there
+            found, there, masks = [], [], 0
+    if found:
+        yield found, there

@@ -9,6 +9,7 @@ its start. Where x and y of a corner are independent the map is an outer product
 
 import functools
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +25,7 @@ _SINGULAR = 1 - 1e-12  # correlations from here on count as 1
 _LARGEST = 40.0  # standard scores; beyond, nothing changes
 _CANCELLED = 1e-6
 _LOG_FLOOR = math.log(FLOOR)
+_MOST_PIXELS = 1 << 21  # of a heat map that exist at once; more than 1080 x 1920
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -52,8 +54,9 @@ def pixel_quality(detections: Detections, truths: Truths) -> SpatialQuality:
         Q = \exp\Bigl(\frac{1}{|S|} \sum_{S} \log P + \frac{1}{|S|} \sum_{\bar B} \log(1 - P)\Bigr)
 
     and 1e-14 is added to each probability within a logarithm. A standard deviation of 0 is a step: the corner is where
-    it is. Only pixels within 9.5 standard deviations of a detection are visited, one detection at a time; beyond, a
-    probability is below 2e-21, nothing beside 1e-14.
+    it is. Only pixels within 9.5 standard deviations of a detection are visited, one detection at a time and in strips
+    of rows, so that memory is bounded for images of any size; beyond, a probability is below 2e-21, nothing beside
+    1e-14.
 
     Args:
         detections: Detections of the image, n of them.
@@ -69,14 +72,15 @@ def pixel_quality(detections: Detections, truths: Truths) -> SpatialQuality:
     boxes = detections.boxes.detach().cpu().double()
     covariances = detections.covariances.detach().cpu().double()
     exponents = torch.full((2, len(boxes), len(truths)), -math.inf, dtype=torch.float64)
-    for start in range(0, len(boxes), 256):  # bounds the memory of the axes
-        part = slice(start, start + 256)
+    step = max(min(256, _MOST_PIXELS // max(objects.size)), 1)  # bounds the memory of the axes
+    for start in range(0, len(boxes), step):
+        part = slice(start, start + step)
         axes = [_Axis.of(boxes[part], covariances[part], k, size) for k, size in enumerate(objects.size[::-1])]
         possible = _least_loss(axes, objects) > math.log(ZERO)
         for index in possible.any(1).nonzero()[:, 0].tolist():
-            heat = _heat_map([axis.at(index) for axis in axes], covariances[start + index])
-            for k in possible[index].nonzero()[:, 0].tolist():
-                exponents[:, start + index, k] = heat.exponents(objects, k)
+            pairs = possible[index].nonzero()[:, 0]
+            strips = _heat_maps([axis.at(index) for axis in axes], covariances[start + index])
+            exponents[:, start + index, pairs] = _exponents(strips, objects, pairs)
     foreground, background = exponents.exp()
     spatial = exponents.sum(0).exp()
     zero = ~(spatial > ZERO)
@@ -194,11 +198,11 @@ def _least_loss(axes: list[_Axis], objects: _Objects) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _HeatMap:
-    """Probabilities of pixels within reach of one detection; beyond they are 0.
+    """Probabilities of pixels within reach of one detection, or of a strip of them; beyond they are 0.
 
     Attributes:
         columns: Columns within reach.
-        rows: Rows within reach.
+        rows: Rows within reach, or those of the strip.
         probability: Shape ``(rows, columns)``.
         background: Logarithms of the probabilities that pixels are background.
         total: Their sum.
@@ -210,17 +214,16 @@ class _HeatMap:
     background: Tensor
     total: Tensor
 
-    def exponents(self, objects: _Objects, k: int) -> Tensor:
-        """Logarithms of foreground and background quality beside truth ``k``. Shape ``(2,)``."""
+    def sums(self, objects: _Objects, k: int) -> Tensor:
+        """Logarithms of foreground, pixels they are of, and logarithms of background of truth ``k``. Shape ``(3,)``."""
         columns, rows = objects.extents[k]
         foreground = (self.probability[self._local(columns, rows)] + FLOOR).log_()
-        pixels: Tensor | int = foreground.numel()
+        pixels = torch.tensor(foreground.numel())
         if objects.masks is not None:
             cut = objects.masks[k, _common(rows, self.rows), _common(columns, self.columns)]
             foreground, pixels = foreground * cut, cut.sum()
-        beyond = (objects.pixels[k] - pixels) * _LOG_FLOOR
         outside = self.total - self.background[self._local(*objects.boxes[k])].sum()
-        return torch.stack([foreground.sum() + beyond, outside]) / objects.pixels[k]
+        return torch.stack([foreground.sum(), pixels.double(), outside])
 
     def _local(self, columns: slice, rows: slice) -> tuple[slice, slice]:
         """Place of a range of the image within this map."""
@@ -234,8 +237,26 @@ def _common(one: slice, other: slice) -> slice:
     return slice(start, max(start, min(one.stop, other.stop)))
 
 
-def _heat_map(axes: list[_Axis], covariance: Tensor) -> _HeatMap:
+def _exponents(strips: Iterable[_HeatMap], objects: _Objects, pairs: Tensor) -> Tensor:
+    """Logarithms of foreground and background quality of one detection beside some truths. Shape ``(2, pairs)``."""
+    totals = torch.zeros(len(pairs), 3, dtype=torch.float64)
+    for heat in strips:
+        for total, k in zip(totals, pairs.tolist(), strict=True):
+            total += heat.sums(objects, k)
+    foreground, visited, background = totals.T
+    pixels = objects.pixels[pairs]
+    return torch.stack([foreground + (pixels - visited) * _LOG_FLOOR, background]) / pixels
+
+
+def _heat_maps(axes: list[_Axis], covariance: Tensor) -> Iterator[_HeatMap]:
+    """The map of one detection in strips of rows; of an image of usual size, one strip."""
     columns, rows = (axis.reached() for axis in axes)
+    height = max(_MOST_PIXELS // max(columns.stop - columns.start, 1), 1)
+    for start in range(rows.start, rows.stop, height):
+        yield _heat_map(axes, covariance, columns, slice(start, min(start + height, rows.stop)))
+
+
+def _heat_map(axes: list[_Axis], covariance: Tensor, columns: slice, rows: slice) -> _HeatMap:
     x, y = axes[0].cut(columns), axes[1].cut(rows)
     correlations = [_correlation(covariance[k : k + 2, k : k + 2]) for k in (0, 2)]
     if any(correlations):
@@ -262,7 +283,7 @@ def _correlation(covariance: Tensor) -> float:
     (xx, xy), (yx, yy) = covariance.tolist()
     if xx <= 0 or yy <= 0:
         return 0.0
-    return max(-1.0, min(1.0, (xy + yx) / 2 / math.sqrt(xx * yy)))
+    return max(-1.0, min(1.0, (xy + yx) / 2 / (math.sqrt(xx) * math.sqrt(yy))))  # xx * yy underflows
 
 
 def _below_both(h: Tensor, k: Tensor, correlation: float) -> tuple[Tensor, Tensor]:

@@ -9,6 +9,8 @@ from fcal.models.detection.uncertainty import VarianceBounds
 
 _LEVELS = 5  # of the feature pyramid
 _LARGEST_WIDTH = 4096
+_SMALLEST_SIDE = 32  # of images, in pixels: one of the coarsest features of a backbone
+_LARGEST_SIDE = 1 << 14
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +79,8 @@ class DetectorConfig:
         head: Units of both hidden layers of the box head.
         proposals: Largest number of proposals per image, from each level of the pyramid and in total.
         rois: Number of proposals per image that are sampled for training, a quarter of them positive at most.
-        min_size: Images are resized so that their shorter side has this many pixels,
-        max_size: unless the longer side would have more than this.
+        min_size: Images are resized so that their shorter side has this many pixels, at least 32,
+        max_size: unless the longer side would have more than this, which is at least ``min_size``.
         anchors: Side of the anchors, in pixels of the resized image, at each of the 5 levels.
         score_threshold: Smallest score of a detection.
         nms_threshold: Largest IoU of two detections of one class.
@@ -119,8 +121,10 @@ class DetectorConfig:
         check_flag("full_covariance", self.full_covariance)
         for name in ("classes", "width", "head"):
             check_integer(name, getattr(self, name), at_least=1, at_most=_LARGEST_WIDTH)
-        for name in ("proposals", "rois", "min_size", "max_size", "detections"):
+        for name in ("proposals", "rois", "detections"):
             check_integer(name, getattr(self, name), at_least=1, at_most=2**20)
+        check_integer("min_size", self.min_size, at_least=_SMALLEST_SIDE, at_most=_LARGEST_SIDE)
+        check_integer("max_size", self.max_size, at_least=self.min_size, at_most=_LARGEST_SIDE)
         for name in ("score_threshold", "nms_threshold"):
             check_number(name, getattr(self, name), low=0.0, high=1.0)
         if len(self.anchors) != _LEVELS:
