@@ -145,7 +145,7 @@ class DetectionTask(Task[Settings]):
             f"{counted.get(name, 0):,} {words}"
             for name, words in (("train", f"{what} to train on"), ("validation", "to choose by"), ("test", "to test"))
         )
-        return f"{super().caption(table)}: {counts}; {table.seeds} seed(s)"
+        return f"{super().caption(table)} corner coordinates, 4 of a box: {counts}; {table.seeds} seed(s)"
 
     def sections(self, table: Table) -> list[tuple[str, str]]:
         """Consistency, calibration at proposals, and calibration by corner."""
