@@ -81,7 +81,7 @@ def test_publish_refuses_where_nothing_is_finished(tmp_path):
     assert not (tmp_path / "results/bokeh.md").exists()
 
 
-@pytest.mark.parametrize("task", ["bokeh", "uci", "sensors", "detection"])
+@pytest.mark.parametrize("task", ["bokeh", "uci", "sensors", "depth", "detection"])
 def test_committed_page_is_written_from_the_committed_cells(task, tmp_path):
     out = tmp_path / "results"
     (out / task).mkdir(parents=True)
