@@ -49,7 +49,7 @@ def test_calibrated_factor_is_the_rms_of_levelled_residuals(found):
     x, y = found.dataset.tensors
     z = (y - found.held_out.mean) / found.full(x).stddev  # one sigma for all: levelled is the full model's
     torch.testing.assert_close(
-        found.calibrated()(x).stddev[0] / found.full(x).stddev[0], z.square().mean().sqrt()[None]
+        found.calibrated("temperature")(x).stddev[0] / found.full(x).stddev[0], z.square().mean().sqrt()[None]
     )
 
 

@@ -517,7 +517,7 @@ def test_calibrated_is_the_normal_law_of_the_mixture_with_a_repaired_scale(resul
     means, sigmas = (torch.stack([getattr(member(x), name) for member in result.members]) for name in ("loc", "scale"))
     spread = sigmas.square().mean(0) + means.var(0, correction=0)
     factor = ((result.target - result.held_out.mean) / result.held_out.stddev).square().mean().sqrt()
-    law = result.calibrated()(x)
+    law = result.calibrated("temperature")(x)
     assert isinstance(law, Normal)
     torch.testing.assert_close(law.mean, means.mean(0))
     torch.testing.assert_close(law.stddev, factor * spread.sqrt())
