@@ -1,11 +1,12 @@
 """Tables of the depth benchmark: its columns, and what stands beside them."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
-from fcal.benchmarks.cost import COST, with_cost
+from fcal.benchmarks.clustered_tables import ClusteredTable, scale_and_error
+from fcal.benchmarks.cost import COST
 from fcal.benchmarks.depth.settings import Settings
 from fcal.benchmarks.markdown import lines_of, row_label, spread_text
 from fcal.benchmarks.scoring import (
@@ -22,8 +23,8 @@ from fcal.benchmarks.scoring import (
     TRAIN_S,
     WIDTH,
 )
-from fcal.benchmarks.table import Column, Row, Spread, Table, candidates_of, row_of
-from fcal.benchmarks.task import Result, Results
+from fcal.benchmarks.table import Column, Spread, Table
+from fcal.benchmarks.task import Results
 
 _POOLED = "over all pixels of all frames together"
 COLUMNS = (
@@ -67,7 +68,13 @@ COLUMNS = (
     COST,
 )
 _BY_NAME = {column.name: column for column in COLUMNS}
-_OF_CANDIDATES = ("silog", "ece_z", "ece_q", "nll")
+_TABLE = ClusteredTable(
+    columns=tuple(_BY_NAME),
+    counted="frames",
+    bands=("ece_z", "ece_q", "ece_q_within"),
+    kept=("by_distance", "by_row", "by_drive"),
+    of_candidates=("silog", "ece_z", "ece_q", "nll"),
+)
 _OF_PAPER = ("silog", "rmse", "ece_z", "ece_q", "nll")
 _MISSING = "-"
 
@@ -83,42 +90,7 @@ def depth_table(
         results: Results of the rows' cells, one per seed.
         changes: Options of methods that the task sets otherwise.
     """
-    finished = [result for row in results.values() for result in row if "frames" in result]
-    frames = dict(finished[0]["frames"]) if finished else {}
-    if frames:
-        results = with_cost(settings, results, (frames["train"], frames["validation"]), changes)
-    return Table(
-        labels=labels,
-        seeds=settings.seeds,
-        bins=settings.bins,
-        df=settings.df,
-        n_test=next((result["n"] for result in finished), 0),
-        columns=tuple(_BY_NAME),
-        rows={name: _row(repetitions) for name, repetitions in results.items()},
-        floors=_floors(results),
-        details={"frames": frames, "paper": paper_numbers()},
-    )
-
-
-def _row(results: Sequence[Result]) -> Row:
-    known = [result for result in results if "floors" in result]
-    details: dict[str, Any] = {}
-    if known:
-        details["bands"] = {
-            name: [result["floors"].get(name) for result in known] for name in ("ece_z", "ece_q", "ece_q_within")
-        }
-        for name in ("by_distance", "by_row", "by_drive"):
-            details |= {name: [result[name] for result in known]} if name in known[0] else {}
-    with_candidates = [result for result in results if "candidates" in result]
-    if with_candidates:
-        details["candidates"] = candidates_of(with_candidates, _OF_CANDIDATES)
-    return row_of(results, tuple(_BY_NAME), **details)
-
-
-def _floors(results: Results) -> dict[str, Any]:
-    """Scores of a calibrated model whose pixels depend on each other as those of the oracle, or the first row, do."""
-    known = [result for row in ("oracle", *results) for result in results.get(row, ()) if "floors" in result]
-    return dict(known[0]["floors"]) if known else {}
+    return _TABLE.of(settings, labels, results, changes, paper=paper_numbers())
 
 
 def paper_numbers() -> dict[str, Any]:
@@ -159,11 +131,7 @@ def part_section(table: Table, key: str) -> str:
     parts = list(dict.fromkeys(part for seeds in rows.values() for seed in seeds for part in seed))
     lines = []
     for name, seeds in rows.items():
-        cells = []
-        for part in parts:
-            numbers = [seed[part] for seed in seeds if part in seed]
-            scale, ece = (Spread.of([entry[value] for entry in numbers]).mean for value in ("scale", "ece_z"))
-            cells.append(_MISSING if scale is None or ece is None else f"{scale:.3g} ({100 * ece:.3g})")
+        cells = [scale_and_error([seed[part] for seed in seeds if part in seed]) for part in parts]
         lines.append([row_label(name, table), *cells])
     return lines_of(["", *parts], lines) if lines else ""
 

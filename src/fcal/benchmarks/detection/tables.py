@@ -1,9 +1,11 @@
 """Tables of the detection benchmark: their columns, and what stands beside them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from fcal.benchmarks.cost import COST, with_cost
+from fcal.benchmarks.clustered_tables import ClusteredTable, scale_and_error
+from fcal.benchmarks.cost import COST
 from fcal.benchmarks.detection.scoring import CORNERS
 from fcal.benchmarks.detection.settings import RESIDUALS, Settings
 from fcal.benchmarks.markdown import lines_of, row_label
@@ -20,8 +22,8 @@ from fcal.benchmarks.scoring import (
     TRAIN_S,
     WIDTH,
 )
-from fcal.benchmarks.table import Column, Row, Spread, Table, candidates_of, row_of
-from fcal.benchmarks.task import Result, Results
+from fcal.benchmarks.table import Column, Spread, Table
+from fcal.benchmarks.task import Results
 
 _OF_BOXES = (
     Column(name="rmse", title="RMSE", description="root mean square error of the corners, in pixels"),
@@ -71,7 +73,13 @@ _OF_DETECTIONS = (
     Column(name="pdq_label", printed=False, title="PDQ, classes", factor=100, percent=True, lower_is_better=False),
 )
 COLUMNS = (*_OF_DETECTIONS, *_OF_BOXES)
-_OF_CANDIDATES = ("map", "rmse", "ece_z", "ece_q", "nll")
+_TABLE = ClusteredTable(
+    columns=tuple(column.name for column in COLUMNS),
+    counted="boxes",
+    bands=("ece_z", "ece_q"),
+    kept=("by_corner", "at_proposals", "consistency", "counts"),
+    of_candidates=("map", "rmse", "ece_z", "ece_q", "nll"),
+)
 _AT_PROPOSALS = ("ece_z", "ece_q", "nll", "coverage")
 _MISSING = "-"
 
@@ -87,43 +95,11 @@ def detection_table(
         results: Results of the rows' cells, one per seed.
         changes: Options of methods that the task sets otherwise.
     """
-    finished = [result for row in results.values() for result in row if "boxes" in result]
-    boxes = dict(finished[0]["boxes"]) if finished else {}
-    if boxes:
-        results = with_cost(settings, results, (boxes["train"], boxes["validation"]), changes)
     shown = _OF_BOXES if labels["set"] == RESIDUALS else COLUMNS
-    columns = tuple(column.name for column in shown)
-    return Table(
-        labels=labels,
-        seeds=settings.seeds,
-        bins=settings.bins,
-        df=settings.df,
-        n_test=next((result["n"] for result in finished), 0),
-        columns=columns,
-        rows={name: _row(repetitions, columns) for name, repetitions in results.items()},
-        floors=_floors(results),
-        details={"boxes": boxes, "images": next((result["images"] for result in finished if "images" in result), {})},
-    )
-
-
-def _row(results: Sequence[Result], columns: tuple[str, ...]) -> Row:
-    known = [result for result in results if "floors" in result]
-    details: dict[str, Any] = {}
-    if known:
-        names = ("ece_z", "ece_q")
-        details["bands"] = {name: [result["floors"].get(name) for result in known] for name in names}
-        for name in ("by_corner", "at_proposals", "consistency", "counts"):
-            details |= {name: [result[name] for result in known]} if name in known[0] else {}
-    with_candidates = [result for result in results if "candidates" in result]
-    if with_candidates:
-        details["candidates"] = candidates_of(with_candidates, _OF_CANDIDATES)
-    return row_of(results, columns, **details)
-
-
-def _floors(results: Results) -> dict[str, Any]:
-    """Scores of a calibrated model whose boxes depend on each other as those of the oracle, or the first row, do."""
-    known = [result for row in ("oracle", *results) for result in results.get(row, ()) if "floors" in result]
-    return dict(known[0]["floors"]) if known else {}
+    table = replace(_TABLE, columns=tuple(column.name for column in shown))
+    finished = (result for row in results.values() for result in row)
+    images: dict[str, int] = next((dict(result["images"]) for result in finished if "images" in result), {})
+    return table.of(settings, labels, results, changes, images=images)
 
 
 def corner_section(table: Table) -> str:
@@ -131,11 +107,8 @@ def corner_section(table: Table) -> str:
     lines = []
     for name, row in table.rows.items():
         seeds = row.details.get("by_corner") or []
-        cells = []
-        for corner in CORNERS:
-            scale, ece = (Spread.of([seed[corner][value] for seed in seeds]).mean for value in ("scale", "ece_z"))
-            cells.append(_MISSING if scale is None or ece is None else f"{scale:.3g} ({100 * ece:.3g})")
         if seeds:
+            cells = (scale_and_error([seed[corner] for seed in seeds]) for corner in CORNERS)
             lines.append([row_label(name, table), *cells])
     return lines_of(["", *CORNERS], lines) if lines else ""
 
