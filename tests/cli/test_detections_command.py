@@ -12,10 +12,13 @@ from numpy.testing import assert_allclose
 from fcal.cli import main
 from fcal.metrics.detection import (
     BoxOptions,
+    Detections,
+    Truths,
     average_precision,
     box_calibration,
     consistency,
     detection_quality,
+    kitti_average_precision,
     mahalanobis_average_precision,
 )
 from fcal.tables import write_coco_results, write_rvc1
@@ -96,6 +99,46 @@ def test_the_table_of_calibration_is_printed_in_full_through_a_pipe(files, capsy
     assert "height below 25 px" in out
     assert "height: " not in out
     assert "n counts corners with a variance, 4 of each pair" in " ".join(out.split())
+
+
+def test_precision_of_kitti_and_truncated_objects_come_from_the_attributes_of_annotations(tmp_path, capsys):
+    """Of 41 cars, all found, every other one is truncated by 0.4: beyond moderate, but not beyond hard."""
+    box, count = torch.tensor([[10.0, 10.0, 80.0, 70.0]]), 41
+    found = [
+        Detections.of_sigmas(box + 1, torch.ones(1, 4), scores=torch.tensor([score]), labels=torch.tensor([1]))
+        for score in torch.linspace(0.1, 0.9, count).tolist()
+    ]
+    annotation = {"category_id": 1, "bbox": [10, 10, 70, 60], "occlusion": 0}
+    document = {
+        "images": [{"id": i, "height": 100, "width": 200} for i in range(count)],
+        "categories": [{"id": 1, "name": "car"}],
+        "annotations": [annotation | {"image_id": i, "truncation": 0.4 * (i % 2)} for i in range(count)],
+    }
+    (tmp_path / "coco.json").write_text(json.dumps(document))
+    write_rvc1(tmp_path / "rvc1.json", found, ("car",))
+    assert main(words(tmp_path, "--json")) == 0
+    scores = json.loads(capsys.readouterr().out)
+    there = [Truths(boxes=box, labels=torch.tensor([1]), image_size=(100, 200))] * count
+    attributes = [{"truncation": [0.4 * (i % 2)]} for i in range(count)]
+    report = kitti_average_precision(found, there, attributes=attributes)
+    assert scores["kitti"] == {"Car": dict(report.ap["Car"])}
+    assert scores["kitti"]["Car"]["hard"] == 1.0
+    assert scores["kitti"]["Car"]["moderate"] < 1.0  # fewer than 41 objects count
+    facet = scores["calibration"]["facets"]["truncation"]
+    assert sorted(group["n"] for group in facet.values() if group["n"]) == [4 * 20, 4 * 21]
+    assert main(words(tmp_path)) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "moderate" in out
+    assert "average precision as KITTI defines it" in out
+
+
+def test_other_classes_have_no_precision_of_kitti(files, capsys):
+    folder, *_ = files
+    document = json.loads((folder / "coco.json").read_text())
+    document["categories"][0]["name"] = "bus"
+    (folder / "coco.json").write_text(json.dumps(document))
+    assert main(words(folder, "--json", kind="coco", detections="results.json")) == 0
+    assert json.loads(capsys.readouterr().out)["kitti"] is None
 
 
 def test_df_bins_and_tolerance_are_those_of_the_report(files, capsys):

@@ -383,3 +383,23 @@ def test_files_that_cannot_be_read_are_refused(tmp_path, save, monkeypatch):
     monkeypatch.setattr(json_records, "MOST_BYTES", 10)
     with pytest.raises(TableError, match="of at most 2 GiB; split it by images, got 0.0 GiB"):
         read_coco_truths(save(coco()))
+
+
+def test_attributes_of_annotations_are_those_of_the_objects_of_an_image(save):
+    document = coco()
+    document["annotations"][0] |= {"truncation": 0.25, "occlusion": 1}
+    document["annotations"][2] |= {"truncation": None}
+    truths = read_coco_truths(save(document))  # images in rising order of their ids: 2, then 7
+    of_crowd, of_both = truths.attributes(0), truths.attributes(1)
+    assert set(of_both) == {"truncation", "occlusion"}  # no annotation has a distance
+    np.testing.assert_equal(of_crowd["truncation"], [math.nan])
+    np.testing.assert_equal(of_both["truncation"], [0.25, math.nan])
+    np.testing.assert_equal(of_both["occlusion"], [1.0, math.nan])
+
+
+@pytest.mark.parametrize("value", ["0.5", [0.5], math.inf, True])
+def test_attribute_that_is_no_number_is_named_with_its_annotation(save, value):
+    document = coco()
+    document["annotations"][2]["truncation"] = value
+    with pytest.raises(TableError, match=r"expected .*a number `truncation`.*annotation 2"):
+        read_coco_truths(save(document))

@@ -49,6 +49,7 @@ WIDTH = Column(
 TRAIN_S = Column(name="train_s", title="train, s", description="seconds of training", ranked=False)
 PREDICT_MS = Column(name="predict_ms", title="predict, ms", description="milliseconds of a prediction", ranked=False)
 ERRORS = ("ece_z", "mce_z", "ece_q", "mce_q", "ence")  # of calibration
+DISTANCES = ("wdist_z", "kld_z", "wdist_q", "kld_q")  # of fitted laws from those of calibrated models
 _LEVEL = 0.9  # of intervals
 _MOST_BINS = 100  # of calibration within clusters
 COLUMNS = (RMSE, NLL, CRPS, ECE_Z, ECE_Q, COVERAGE, WIDTH, TRAIN_S)  # of :func:`score`
@@ -111,7 +112,9 @@ def clustered_scores(pred: Distribution, target: Tensor, cluster: Tensor, *, bin
         do; ``clusters``, ``curves``, ``verdict`` and ``scale``, for pictures and further tables.
     """
     report = fcal.evaluate(pred, target, df=df, bins=bins, cluster=cluster)
-    row: dict[str, float | None] = {name: getattr(report, name) for name in (*ERRORS, "nll", "crps", "ause")}
+    row: dict[str, float | None] = {
+        name: getattr(report, name) for name in (*ERRORS, *DISTANCES, "nll", "crps", "ause")
+    }
     low, high = central_interval(pred, _LEVEL)
     row["coverage"] = ((low <= target) & (target <= high)).double().mean().item()
     row["width"] = (high - low).double().mean().item()

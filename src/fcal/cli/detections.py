@@ -41,7 +41,8 @@ def run_detections(arguments: Namespace, words: list[str]) -> int:
         detections = FORMATS[arguments.format](arguments.path[0], truths, inclusive=arguments.inclusive)
     options = replace(options, classes=truths.classes)
     with ProgressBar("evaluating", total=len(truths), unit="images") as bar:
-        scores = detection_report(detections, truths, options=options, on_images=bar.advance)
+        attributes = map(truths.attributes, range(len(truths)))
+        scores = detection_report(detections, truths, attributes=attributes, options=options, on_images=bar.advance)
     command = f"fcal {shlex.join(words)}"
     found = f"{arguments.path[0]} ({scores['n_detections']:,} detections)"
     source = f"{found} beside {arguments.truth} ({scores['n_images']:,} images, {scores['n_truths']:,} objects)"
@@ -76,7 +77,8 @@ def _named(values: Mapping[str, float], classes: tuple[str, ...]) -> dict[str, f
 def _print_scores(scores: Mapping[str, Any], source: str) -> None:
     console = report_console()
     console.print(Text(printable(source), style="dim"))
-    for table in (_precision(scores), _qualities(scores), _contours(scores)):
+    tables = [_precision(scores), _qualities(scores), _contours(scores)]
+    for table in tables if scores["kitti"] is None else [tables[0], _kitti(scores["kitti"]), *tables[1:]]:
         print_in_full(table)
     if scores["calibration"] is not None:
         print_in_full(_calibration(scores))
@@ -89,6 +91,14 @@ def _precision(scores: Mapping[str, Any]) -> Table:
     rows = {"all classes": scores, **scores["average_precision"]}
     for name, values in rows.items():
         table.add_row(Text(printable(name)), *(_number(values[key]) for key in ("map", "ap50", "ap75")))
+    return table
+
+
+def _kitti(precision: Mapping[str, Mapping[str, float | None]]) -> Table:
+    kinds = list(dict.fromkeys(kind for kinds in precision.values() for kind in kinds))
+    table = Table("", *kinds, caption="average precision as KITTI defines it, 40 recall points")
+    for name, values in precision.items():
+        table.add_row(Text(printable(name)), *(_number(values[kind]) for kind in kinds))
     return table
 
 

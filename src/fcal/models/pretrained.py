@@ -56,6 +56,22 @@ def read_weights(name: str, weights: str) -> Weights:
     return Weights(name=name, source=weights, tensors=_read(Path(weights)))
 
 
+def weights_of(name: str, folder: str | None) -> str:
+    """The file with weights of a network in a folder of data, or, if it has none, those of torchvision.
+
+    Args:
+        name: Name of the network in torchvision.
+        folder: It may have a folder ``weights_NAME``, without the underscores of the name, with a file ``*.pt``.
+
+    Example:
+        >>> weights_of("mobilenet_v2", None)
+        'imagenet'
+    """
+    below = f"weights_{name.replace('_', '')}/*.pt"
+    known = [] if folder is None else sorted(Path(folder).glob(below))
+    return str(known[0]) if known else _IMAGENET
+
+
 def copy_weights(network: nn.Module, weights: Weights, role: str) -> None:
     """Copy pretrained weights into a network of torchvision; its classifier is left as it is.
 

@@ -2,7 +2,7 @@
 
 import itertools
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
@@ -18,6 +18,7 @@ from fcal.tables.segmentations import Segmentation, draw, mask_library, read_seg
 MOST_PIXELS = 1 << 28  # of an image; 16,384 x 16,384
 MOST_ON_A_SIDE = 1 << 16
 MOST_MASKS = 1 << 31  # pixels of all masks of an image, a byte each
+_ATTRIBUTES = ("truncation", "occlusion", "distance")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -25,7 +26,8 @@ class CocoTruths(Sequence[Truths]):
     """Objects of each image of an annotation file, in rising order of the images' ids; made when asked for.
 
     Labels are 1, 2, ... for the categories in rising order of their ids. Crowds, and objects marked ``ignore``, are
-    ignored truths.
+    ignored truths. ``attributes(index)`` has what annotations may say of the objects of an image: ``truncation``, the
+    share outside of the image, ``occlusion``, KITTI's level from 0 to 3, and ``distance`` in metres.
 
     Attributes:
         path: The file.
@@ -45,6 +47,7 @@ class CocoTruths(Sequence[Truths]):
     _labels: Array
     _ignored: Array
     _starts: Array
+    _attributes: Mapping[str, Array]
     _segmentations: tuple[Segmentation, ...] | None
 
     def __len__(self) -> int:
@@ -68,6 +71,11 @@ class CocoTruths(Sequence[Truths]):
             masks=None if self._segmentations is None else self._masks(part, height, width),
             ignored=torch.from_numpy(self._ignored[part]),
         )
+
+    def attributes(self, index: int) -> dict[str, Array]:
+        """Attributes of the objects of one image by name, NaN where an annotation has none; shape ``(m,)`` each."""
+        part = slice(self._starts[index], self._starts[index + 1])
+        return {name: values[part] for name, values in self._attributes.items()}
 
     def _masks(self, part: slice, height: int, width: int) -> torch.Tensor:
         assert self._segmentations is not None
@@ -153,6 +161,7 @@ def read_coco_truths(path: str | Path, *, masks: bool = False) -> CocoTruths:
         _labels=label_of[order] + 1,
         _ignored=(_flags(path, annotations, "iscrowd") | _flags(path, annotations, "ignore"))[order],
         _starts=starts,
+        _attributes=_attributes(path, annotations, order),
         _segmentations=_segmentations(path, annotations, order, sizes[image_of]) if masks else None,
     )
 
@@ -183,6 +192,21 @@ def _flags(path: Path, annotations: list[Any], key: str) -> Array:
         if not isinstance(value, int) or value not in (0, 1):
             raise file_error(path, f"`{key}` 0 or 1", f"{shown(value)} in annotation {index}")
     return np.array(values, dtype=bool)
+
+
+def _attributes(path: Path, annotations: list[Any], order: Array) -> dict[str, Array]:
+    """Attributes that some annotation has, by name."""
+    values = {name: _attribute(path, annotations, name)[order] for name in _ATTRIBUTES}
+    return {name: column for name, column in values.items() if not np.isnan(column).all()}
+
+
+def _attribute(path: Path, annotations: list[Any], name: str) -> Array:
+    """An attribute of all annotations, NaN for those that have none."""
+    known = [index for index, annotation in enumerate(annotations) if annotation.get(name) is not None]
+    values = np.full(len(annotations), np.nan)
+    given = [annotations[index][name] for index in known]
+    values[known] = numbers(path, f"a number `{name}`", given, (), lambda row: f"annotation {known[row]}")
+    return values
 
 
 def _inside(path: Path, boxes: Array, sizes: Array) -> Array:

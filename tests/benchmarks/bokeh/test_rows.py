@@ -20,11 +20,12 @@ from fcal._datasets import BatchConcat
 from fcal.benchmarks import benchmark, preset, runner
 from fcal.benchmarks.bokeh.problem import BokehProblem, splits_of
 from fcal.benchmarks.bokeh.scoring import COLUMNS, other_grids, scored
-from fcal.benchmarks.bokeh.tables import bokeh_table, paper_numbers
+from fcal.benchmarks.bokeh.tables import bokeh_table
 from fcal.benchmarks.bokeh.task import BOKEH
 from fcal.benchmarks.method_kinds import Trained
 from fcal.benchmarks.methods import METHODS, method_of
 from fcal.benchmarks.network_problem import candidate_record, chosen
+from fcal.benchmarks.paper_tables import paper_numbers
 from fcal.sweeps import Store
 
 SETTINGS = preset(BOKEH, "tiny", noises=("heteroscedastic",), seeds=2)
@@ -208,9 +209,9 @@ def test_table_of_a_failed_method_says_so_with_its_numbers():
 
 def test_paper_numbers_are_those_of_its_appendix():
     """Two entries of the paper's appendix table of Bokeh: ECE(q) of f-Cal-Wass and NLL of temperature scaling."""
-    assert paper_numbers("homoscedastic")["fcal_wass"]["ece_q"] == {"mean": 0.037, "sd": 0.0022}
-    assert paper_numbers("heteroscedastic")["temperature"]["nll"]["mean"] == -1.7
-    assert paper_numbers("gamma") == {}
+    assert paper_numbers("bokeh", "homoscedastic")["fcal_wass"]["ece_q"] == {"mean": 0.037, "sd": 0.0022}
+    assert paper_numbers("bokeh", "heteroscedastic")["temperature"]["nll"]["mean"] == -1.7
+    assert paper_numbers("bokeh", "gamma") == {}
 
 
 def test_rows_of_unknown_method_lists_the_known():

@@ -1,6 +1,7 @@
 """The detection benchmark: a whole run of a tiny street world, and its numbers against definitions."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,13 +9,18 @@ import torch
 from torch.distributions import Normal
 from torchvision.ops import box_iou
 
+from fcal.benchmarks import benchmark
 from fcal.benchmarks.detection.detectors import Detectors, _objects_of
 from fcal.benchmarks.detection.final_boxes import clipped, final_scores, kept_rows
 from fcal.benchmarks.detection.heads import BoxHead
 from fcal.benchmarks.detection.images import ImageSource
+from fcal.benchmarks.detection.kitti_scores import KittiTruths
 from fcal.benchmarks.detection.settings import PRESETS, Settings
+from fcal.benchmarks.detection.task import DETECTION
 from fcal.cli import main
-from fcal.metrics.detection import Truths
+from fcal.data.detection import kitti_object
+from fcal.metrics.detection import Detections, Truths, kitti_average_precision
+from fcal.sweeps import Store
 
 ROWS = ("oracle", "deterministic", "nll_base", "nll", "temperature", "fcal_kl", "oob_auto")
 WORDS = ["benchmark", "detection", "--preset", "tiny", "--methods", ",".join(ROWS), "--workers", "1"]
@@ -189,3 +195,70 @@ def test_terminal_says_per_cent_where_it_multiplies_shares(run, capsys):
     assert heads.count("%") == 4  # mAP, mMAP, PDQ and "in 90 %"
     page = (run / "report.html").read_text(encoding="utf-8")
     assert "are from 0 to 1 on this page; the terminal shows them in per cent." in page
+
+
+def test_precision_of_kitti_is_that_of_images_of_full_size(tmp_path):
+    """Cars of a street in KITTI's layout, found exactly: small images lose none to KITTI's least heights."""
+    root = str(tmp_path / "kitti")
+    words = ["data", "street", "--layout", "kitti-object", "--frames", "30", "--height", "96", "--width", "320"]
+    assert main([*words, "--out", root, "--json"]) == 0
+    images = kitti_object(root)
+    found = []
+    for target in (images[index]["target"] for index in range(len(images))):
+        rows = ~target["ignored"]
+        scores = torch.linspace(0.5, 0.9, int(rows.sum()))
+        boxes, labels = target["boxes"][rows], target["labels"][rows]
+        found.append(Detections.of_sigmas(boxes, torch.ones_like(boxes), scores=scores, labels=labels))
+    there = KittiTruths.of(images)
+    hard = torch.cat([images[index]["target"]["difficulty"] for index in range(len(images))])
+    cars = torch.cat([images[index]["target"]["labels"] for index in range(len(images))]) == 1
+    count = int((cars & (hard <= 2)).sum())
+    assert count > 20
+    # all recall points up to that of the last threshold have a precision of 1
+    assert there.precision(found)["Car"]["hard"] == pytest.approx(min(count - 1, 40) / 40)
+    as_they_are = kitti_average_precision(found, [images.truths(index) for index in range(len(images))])
+    assert as_they_are.truths["Car"]["hard"] < count
+
+
+def test_table_has_the_precision_of_kitti_and_the_numbers_of_the_paper(table):
+    precision = table["rows"]["nll"]["kitti"][0]
+    assert set(precision) == {"Car", "Pedestrian", "Cyclist"}
+    assert set(precision["Car"]) == {"easy", "moderate", "hard"}
+    assert table["paper"]["nll"]["map"]["mean"] == pytest.approx(0.51764)  # KITTI, appendix of the paper
+    assert table["rows"]["nll"]["kld_q"]["mean"] > 0
+
+
+def test_few_real_images_start_from_a_detector_of_streets():
+    settings = replace(PRESETS["kitti-mini"], height=64, width=208)
+    cell = Detectors(ImageSource(), "nowhere").detector_cell(settings.data(0), full=True)
+    plain = cell.needs[0]
+    streets = plain.needs[0]
+    assert [each.config["images"]["set"] for each in (cell, plain, streets)] == ["kitti-mini", "kitti-mini", "street"]
+    assert [each.config["full"] for each in (cell, plain, streets)] == [True, False, False]
+    assert (streets.needs, streets.config["images"]["height"]) == ((), 64)
+    other_classes = replace(settings, set="bccd")
+    assert not Detectors(ImageSource(), "nowhere").detector_cell(other_classes.data(0), full=False).needs
+
+
+@pytest.mark.parametrize(("preset", "layout"), [("paper-kitti", "kitti-object"), ("paper-cityscapes", "cityscapes")])
+def test_detectors_of_the_paper_train_by_a_few_steps(preset, layout, tmp_path):
+    """ResNet-101 and the paper's sizes, on small images in the layout of the data, without and with error bars."""
+    root = str(tmp_path / "data")
+    words = ["data", "street", "--layout", layout, "--frames", "12", "--height", "64", "--width", "208"]
+    assert main([*words, "--out", root, "--json"]) == 0
+    paper = PRESETS[preset]
+    assert (paper.backbone, paper.head, paper.rois, paper.pretrained) == ("resnet101", 1024, 512, True)
+    few = replace(paper, height=64, width=208, least_anchor=8, pretrained=False, detector_epochs=1, full_epochs=1)
+    detectors, store = Detectors(ImageSource(root), str(tmp_path / "cells")), Store(tmp_path / "cells")
+    for full in (False, True):
+        done = store.compute(detectors.detector_cell(few.data(0), full=full), detectors.train)
+        assert np.isfinite([line["train/loss"] for line in done["history"]]).all()
+
+
+def test_detector_that_proposes_no_object_says_what_to_change(tmp_path):
+    settings = replace(PRESETS["tiny"], train=4, validation=4, test=4, images_per_drive=2, least_anchor=128)
+    detectors, store = Detectors(ImageSource(), str(tmp_path)), Store(tmp_path)
+    cell = detectors.features_cell(settings.data(0))
+    with pytest.raises(ValueError, match="expected a detector that proposes objects of the train images, got none"):
+        for needed in (*cell.needs[0].needs, *cell.needs, cell):
+            store.compute(needed, detectors.train)

@@ -1,15 +1,13 @@
 """Tables of the Bokeh benchmark: its columns, and what stands beside them."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from importlib import resources
 from statistics import fmean
 from typing import Any
 
 from fcal.benchmarks.bokeh.settings import Settings
 from fcal.benchmarks.cost import COST, with_cost
-from fcal.benchmarks.markdown import lines_of, spread_text
+from fcal.benchmarks.paper_tables import beside_paper, paper_details
 from fcal.benchmarks.scoring import (
     CRPS,
     ECE_Q,
@@ -113,33 +111,9 @@ def bokeh_table(settings: Settings, labels: Mapping[str, str], results: Results)
             "images": {"train": sizes["train"], "validation": sizes["validation"], "test": test_images},
             "intervals": _intervals(results),
             "strata": _strata(results),
-            "paper": paper_numbers(noise) if like_the_paper else {},
-            "paper_grid": paper_grid(),
+            **paper_details("bokeh", noise if like_the_paper else ""),
         },
     )
-
-
-def paper_numbers(noise: str) -> dict[str, Any]:
-    """What the paper's appendix reports for Bokeh, by method; empty where it has no table of this noise.
-
-    Example:
-        >>> paper_numbers("homoscedastic")["fcal_wass"]["ece_q"]["mean"]
-        0.037
-    """
-    return {
-        method: {column: dict(zip(("mean", "sd"), pair, strict=True)) for column, pair in columns.items()}
-        for method, columns in _paper()["tables"].get(noise, {}).items()
-    }
-
-
-def paper_grid() -> dict[str, str]:
-    """Numbers of bins and of residuals in a sum that the paper's numbers were probably made with."""
-    return {name: _paper()[name] for name in ("bins", "df", "note")}
-
-
-def _paper() -> dict[str, Any]:
-    text = resources.files("fcal.benchmarks.bokeh").joinpath("paper.json").read_text(encoding="utf-8")
-    return dict(json.loads(text))
 
 
 def _row(results: Sequence[Result]) -> Row:
@@ -226,21 +200,4 @@ def paper_section(table: Table) -> tuple[str, str]:
     """The paper's numbers beside ours, with a sentence before them."""
     grid = table.details["paper_grid"]
     sentence = f"Beside the paper's appendix (its S is not stated, probably {grid['bins']}; its K {grid['df']}):"
-    return sentence, _paper_lines(table)
-
-
-def _paper_lines(table: Table) -> str:
-    """The paper's numbers beside ours; empty where it has none."""
-    rows = {name: row for name, row in table.details["paper"].items() if name in table.rows}
-    if not rows:
-        return ""
-    columns = [_BY_NAME[name] for name in _OF_PAPER]
-    headings = ["", *(f"{column.heading}, {who}" for column in columns for who in ("ours", "paper"))]
-    lines = []
-    for name, paper in rows.items():
-        cells = []
-        for column in columns:
-            cells += [spread_text(column, table.rows[name].columns[column.name])]
-            cells += [spread_text(column, paper.get(column.name, {}))]
-        lines.append([name, *cells])
-    return lines_of(headings, lines)
+    return sentence, beside_paper([_BY_NAME[name] for name in _OF_PAPER], table)

@@ -17,7 +17,6 @@ from fcal.data.street import LidarConfig, StreetConfig, StreetSplits
 
 _BATCH = 64  # frames read at once
 _TRIED = 5  # frames of a part that are read before any training
-_WEIGHTS = {"mobilenet_v2": "weights_mobilenetv2/*.pt"}
 
 
 class Labels(NamedTuple):
@@ -76,11 +75,6 @@ class Source:
             tried = torch.linspace(0, len(part) - 1, _TRIED).round().long().unique().tolist()
             if part.__getitems__(tried)["target"].isnan().all():
                 raise ValueError(part.skipped[0][1])
-
-    def weights(self, encoder: str) -> str:
-        """Pretrained weights of an encoder, from the folder of the data; of torchvision if it has none."""
-        known = sorted(Path(self.root).glob(_WEIGHTS[encoder])) if self.root and encoder in _WEIGHTS else []
-        return str(known[0]) if known else "imagenet"
 
 
 def _real_frames(root: str, data: Mapping[str, Any]) -> FrameSplits:

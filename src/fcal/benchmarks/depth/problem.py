@@ -20,6 +20,7 @@ from fcal.distributions.functional import cat, index_select
 from fcal.models import Predicted, SharedTrunk
 from fcal.models.depth import BTS
 from fcal.models.predicting import evaluating, in_format, prediction
+from fcal.models.pretrained import weights_of
 from fcal.sweeps import Store
 
 _TIMED = 8  # frames whose prediction is timed
@@ -80,7 +81,7 @@ class DepthTrainings(NetworkTrainings):
 
     def _options(self, options: Mapping[str, Any]) -> dict[str, Any]:
         own = {name: value for name, value in options.items() if name not in ("decoder", "pretrained")}
-        weights = self.source.weights(options["encoder"]) if options["pretrained"] else ""
+        weights = weights_of(options["encoder"], self.source.root) if options["pretrained"] else ""
         return {**own, "width": options["decoder"], "weights": weights}
 
 

@@ -1,14 +1,13 @@
 """Tables of the depth benchmark: its columns, and what stands beside them."""
 
-import json
 from collections.abc import Mapping
-from importlib import resources
 from typing import Any
 
 from fcal.benchmarks.clustered_tables import ClusteredTable, scale_and_error
 from fcal.benchmarks.cost import COST
 from fcal.benchmarks.depth.settings import Settings
-from fcal.benchmarks.markdown import lines_of, row_label, spread_text
+from fcal.benchmarks.markdown import lines_of, row_label
+from fcal.benchmarks.paper_tables import beside_paper, paper_details
 from fcal.benchmarks.scoring import (
     COVERAGE,
     CRPS,
@@ -90,39 +89,16 @@ def depth_table(
         results: Results of the rows' cells, one per seed.
         changes: Options of methods that the task sets otherwise.
     """
-    return _TABLE.of(settings, labels, results, changes, paper=paper_numbers())
-
-
-def paper_numbers() -> dict[str, Any]:
-    """What the paper's appendix reports for depth on KITTI, by method.
-
-    Example:
-        >>> paper_numbers()["nll"]["rmse"]["mean"]
-        2.85
-    """
-    text = resources.files("fcal.benchmarks.depth").joinpath("paper.json").read_text(encoding="utf-8")
-    return {
-        method: {column: dict(zip(("mean", "sd"), pair, strict=True)) for column, pair in columns.items()}
-        for method, columns in json.loads(text)["rows"].items()
-    }
+    return _TABLE.of(settings, labels, results, changes, **paper_details("depth", "kitti"))
 
 
 def paper_section(table: Table) -> tuple[str, str]:
     """The paper's numbers beside ours, with a sentence before them."""
-    rows = {name: row for name, row in table.details["paper"].items() if name in table.rows}
-    headings = ["", *(f"{_BY_NAME[name].heading}, {who}" for name in _OF_PAPER for who in ("ours", "paper"))]
-    lines = []
-    for name, paper in rows.items():
-        cells = []
-        for column in (_BY_NAME[key] for key in _OF_PAPER):
-            cells += [spread_text(column, table.rows[name].columns[column.name])]
-            cells += [spread_text(column, paper.get(column.name, {}))]
-        lines.append([name, *cells])
     sentence = (
         "Beside the paper's appendix, whose networks, data (all of KITTI, accumulated ground truth) and bins are "
         "others:"
     )
-    return sentence, lines_of(headings, lines) if lines else ""
+    return sentence, beside_paper([_BY_NAME[name] for name in _OF_PAPER], table)
 
 
 def part_section(table: Table, key: str) -> str:

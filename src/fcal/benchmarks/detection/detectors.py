@@ -16,6 +16,7 @@ from fcal.benchmarks.scoring import rounded
 from fcal.benchmarks.trainings import load_networks, save_networks, seeded, training_cell
 from fcal.metrics.detection import pairwise_iou
 from fcal.models.detection import FasterRCNN
+from fcal.models.pretrained import weights_of
 from fcal.sweeps import Cell, Store, load_tensors, save_tensors
 from fcal.training import FitConfig, ObjectiveConfig, fit, objective
 
@@ -63,9 +64,15 @@ class Detectors:
     store: str
 
     def detector_cell(self, data: Mapping[str, Any], *, full: bool) -> Cell:
-        """The training without error bars, or, from there, of the whole detector with the likelihood of boxes."""
-        images, options = data["images"], data["detector"]
-        start = self.detector_cell(data, full=False) if full else None
+        """The training without error bars, or, from there, of the whole detector with the likelihood of boxes.
+
+        The former starts from a detector of rendered streets where ``data`` has their address, ``"streets"``.
+        """
+        images, options, start = data["images"], data["detector"], None
+        if full:
+            start = self.detector_cell(data, full=False)
+        elif data.get("streets"):
+            start = self.detector_cell({"images": data["streets"], "detector": options}, full=False)
         lasting = options["full_epochs" if full else "detector_epochs"]
         fit_options = {"epochs": lasting, "learning_rate": options["detector_rate"] / (3 if full else 1)}
         network = {name: value for name, value in options.items() if "epochs" not in name and "detector" not in name}
@@ -74,6 +81,7 @@ class Detectors:
             "images": images,
             "network": network,
             "fit": {**fit_options, "batch_size": options["detector_batch"]},
+            "full": full,
             "start": None if start is None else start.config,
         }
         label = f"{'whole detector with error bars' if full else 'detector'} ({images['set']})"
@@ -96,7 +104,7 @@ class Detectors:
     def network(self, config: Mapping[str, Any]) -> FasterRCNN:
         """A detector with new weights."""
         images, options = config["images"], config["network"]
-        weights = self.source.weights(options["backbone"]) if options["pretrained"] else ""
+        weights = weights_of(options["backbone"], self.source.root) if options["pretrained"] else ""
         sides = sorted((images["height"], images["width"]))
         with seeded(0):
             return FasterRCNN(
@@ -117,7 +125,7 @@ class Detectors:
         network, splits, started = self.network(config), self.source.splits(config["images"]), time.process_time()
         if config["start"] is not None:
             (network,) = load_networks(store, KIND, config["start"], lambda: network)
-        name = "smooth-l1" if config["start"] is None else "nll"
+        name = "nll" if config["full"] else "smooth-l1"
         terms = ObjectiveConfig(name=name, task="detection", form="additive", lam=_LIKELIHOOD)
         options = FitConfig(**config["fit"], clip_norm=_LARGEST_GRADIENT, schedule="cosine", monitor="loss")
         done = fit(network.train(), objective(terms), splits.train, splits.validation, options, progress=False)
@@ -136,6 +144,12 @@ class Detectors:
                 **_named("validation", _positives(network, splits.validation, best=True)),
                 **_named("test", _candidates(network, splits.test)),
             }
+        for split in ("train", "validation"):
+            if not len(tensors[f"{split}.target"]):
+                raise ValueError(
+                    f"expected a detector that proposes objects of the {split} images, got none; train it longer "
+                    "(`detector_epochs`) or with anchors of the size of its objects (`least_anchor`)"
+                )
         save_tensors(store.artifact(FEATURES, config, _FILE), tensors)
         return {"status": "done", "rows": {name: len(value) for name, value in tensors.items() if "target" in name}}
 
@@ -143,11 +157,16 @@ class Detectors:
 @lru_cache(maxsize=2)
 def _features(detectors: Detectors, data: str) -> dict[str, Tensor]:
     store, cell = Store(detectors.store), detectors.features_cell(json.loads(data))
-    for needed in (*cell.needs[0].needs, *cell.needs, cell):
+    for needed in _in_order(cell):
         store.compute(needed, detectors.train)
     tensors = load_tensors(store.artifact(FEATURES, cell.config, _FILE))
     assert tensors is not None
     return tensors
+
+
+def _in_order(cell: Cell) -> list[Cell]:
+    """A cell behind all that it needs."""
+    return [*(each for needed in cell.needs for each in _in_order(needed)), cell]
 
 
 def _named(split: str, columns: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from fcal.benchmarks.detection.kitti_scores import KittiTruths
 from fcal.benchmarks.detection.scoring import box_scores
 from fcal.benchmarks.scoring import rounded
 from fcal.distributions.functional import index_select
@@ -19,7 +20,13 @@ _LEAST_SIDE = 1e-2  # pixels
 
 
 def final_scores(
-    pred: Distribution | Tensor, features: Mapping[str, Tensor], truths: Sequence[Truths], *, bins: int, df: int
+    pred: Distribution | Tensor,
+    features: Mapping[str, Tensor],
+    truths: Sequence[Truths],
+    *,
+    bins: int,
+    df: int,
+    kitti: KittiTruths | None = None,
 ) -> dict[str, Any]:
     """Numbers of the detections that suppression leaves.
 
@@ -29,6 +36,7 @@ def final_scores(
         truths: Objects of every test image.
         bins: Number S of bins of calibration errors.
         df: Number K of squared residuals in a sum q.
+        kitti: The same objects for KITTI's average precision, if they are of its classes.
     """
     mean, sigma = (pred.mean, pred.stddev) if isinstance(pred, Distribution) else (pred, torch.zeros_like(pred))
     kept = kept_rows(mean, features, truths)
@@ -47,7 +55,8 @@ def final_scores(
     columns = {**{name: report[name] for name in OF_DETECTIONS}, **scores["columns"]}
     counts = {name: report[name] for name in ("true_positives", "false_positives", "false_negatives", "n_detections")}
     consistent = {"consistency": report["consistency"], "mmap_contours": report["mmap_contours"]}
-    return {**scores, "columns": rounded(columns), **consistent, "counts": counts, "pairs": len(rows)}
+    own = {} if kitti is None else {"kitti": kitti.precision(detections)}
+    return {**scores, "columns": rounded(columns), **consistent, **own, "counts": counts, "pairs": len(rows)}
 
 
 def kept_rows(mean: Tensor, features: Mapping[str, Tensor], truths: Sequence[Truths]) -> list[Tensor]:

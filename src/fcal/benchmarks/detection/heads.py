@@ -148,14 +148,14 @@ class DetectionProblem(NetworkProblem):
 
     def scored(self, pred: Distribution | Tensor) -> dict[str, Any]:
         """Numbers of the detections that remain of the test candidates, and of proposals as in training."""
-        features, images = self.source.features(self.cells.data), self.images
-        truths = images.truths(self.cells.data["images"])
-        scores = final_scores(pred, features, truths, bins=self.bins, df=self.df)
+        features, images, address = self.source.features(self.cells.data), self.images, self.cells.data["images"]
+        kitti = images.kitti_truths(address)
+        scores = final_scores(pred, features, images.truths(address), bins=self.bins, df=self.df, kitti=kitti)
         target, image = features["test.target"], features["test.image"]
         known = target.isfinite().all(1)
         at_proposals = box_scores(_rows_of(pred, known), target[known], image[known], bins=self.bins, df=self.df)
         counts = {name: len(getattr(self.datasets, name)) for name in ("train", "validation", "test")}
-        splits = images.splits(self.cells.data["images"])
+        splits = images.splits(address)
         sizes = {name: len(getattr(splits, name)) for name in counts}
         return {**scores, "at_proposals": at_proposals["columns"], "boxes": counts, "images": sizes}
 

@@ -7,11 +7,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from fcal.benchmarks.detection.kitti_scores import KittiTruths
 from fcal.benchmarks.detection.settings import BCCD, CITYSCAPES, COCO, KITTI, MINI, STREET, VOC
 from fcal.data.detection import Splits, by_name, fold_splits, kitti_object
 from fcal.metrics.detection import Truths
+from fcal.metrics.detection.kitti_precision import KITTI_CLASSES
 
-_WEIGHTS = {"mobilenet_v2": "weights_mobilenetv2/*.pt"}
 _FORMATS = {KITTI: "kitti", CITYSCAPES: "cityscapes", COCO: "coco", VOC: "voc", BCCD: "voc"}
 _FOLDERS = {BCCD: "bccd", MINI: "kitti_object_101"}  # of sets that lie beside others
 
@@ -34,10 +35,9 @@ class ImageSource:
         """Objects of the test images."""
         return _truths(self, json.dumps(data, sort_keys=True))
 
-    def weights(self, backbone: str) -> str:
-        """A file with pretrained weights in the folder of the data; empty if there is none."""
-        known = sorted(Path(self.root).glob(_WEIGHTS[backbone])) if self.root and backbone in _WEIGHTS else []
-        return str(known[0]) if known else ""
+    def kitti_truths(self, data: Mapping[str, Any]) -> KittiTruths | None:
+        """Objects of the test images as KITTI's average precision takes them; None if they are of other classes."""
+        return _kitti_truths(self, json.dumps(data, sort_keys=True))
 
     def folder(self, name: str) -> str:
         """The folder of a set: the one that was given, or one of the usual name below it."""
@@ -62,6 +62,12 @@ def _splits(source: ImageSource, data: str) -> Splits:
         frames = kitti_object(folder, size=(size[0], size[1]), cache=True)
         return fold_splits(frames, options["fold"], folds=options["folds"], flip=True)
     return by_name(_FORMATS[name])(root=folder, size=size, cache=name == BCCD)
+
+
+@lru_cache(maxsize=2)
+def _kitti_truths(source: ImageSource, data: str) -> KittiTruths | None:
+    test = source.splits(json.loads(data)).test
+    return KittiTruths.of(test) if test.classes == KITTI_CLASSES else None
 
 
 @lru_cache(maxsize=2)

@@ -20,6 +20,7 @@ SETS.add(CITYSCAPES, "Cityscapes")
 SETS.add(COCO, "images with labels in COCO's format")
 SETS.add(VOC, "images with labels in Pascal VOC's format")
 _DETECTOR = ("backbone", "pyramid", "head", "proposals", "rois", "least_anchor", "pretrained")
+_LIKE_STREETS = (MINI, KITTI)  # the classes of these are those of rendered streets
 _TRAINING = ("detector_epochs", "detector_rate", "detector_batch", "full_epochs")
 
 
@@ -45,6 +46,8 @@ class Settings(Budget):
         rois: Proposals per image that are sampled for training.
         least_anchor: Side of the smallest anchors in pixels; each level of the pyramid doubles it.
         pretrained: Whether the backbone starts from the weights in the folder of the data.
+        from_streets: Whether the detector starts from one of rendered streets of the same size, if the set has their
+            classes: for few real images.
         detector_epochs: Epochs of the detector without error bars.
         detector_rate: Learning rate of the detector.
         detector_batch: Images in its batches.
@@ -73,6 +76,7 @@ class Settings(Budget):
     rois: int = 64
     least_anchor: int = 8
     pretrained: bool = False
+    from_streets: bool = False
     detector_epochs: int = 12
     detector_rate: float = 1e-3
     detector_batch: int = 8
@@ -94,13 +98,19 @@ class Settings(Budget):
         """Address of the images of one seed, which share a detector."""
         view = {"set": self.set, "height": self.height, "width": self.width}
         if self.set == STREET:
-            return view | {name: getattr(self, name) for name in ("train", "validation", "test", "images_per_drive")}
+            return self._streets()
         return view | ({"fold": seed, "folds": max(self.seeds, 3)} if self.set == MINI else {})
+
+    def _streets(self) -> dict[str, Any]:
+        """Address of rendered streets."""
+        names = ("height", "width", "train", "validation", "test", "images_per_drive")
+        return {"set": STREET, **{name: getattr(self, name) for name in names}}
 
     def data(self, seed: int) -> dict[str, Any]:
         """Address of the features of one seed."""
         detector = {name: getattr(self, name) for name in (*_DETECTOR, *_TRAINING)}
-        return {"images": self.images(seed), "detector": detector, "seed": seed}
+        start = {"streets": self._streets()} if self.from_streets and self.set in _LIKE_STREETS else {}
+        return {"images": self.images(seed), "detector": detector, "seed": seed, **start}
 
 
 _PAPER = Settings(
@@ -138,7 +148,7 @@ PRESETS = {
     ),
     "quick": Settings(train=120, validation=40, test=60, detector_epochs=8, full_epochs=2, candidates=1),
     STREET: Settings(seeds=3),
-    MINI: Settings(set=MINI, seeds=5, pretrained=True),
+    MINI: Settings(set=MINI, seeds=5, pretrained=True, from_streets=True),
     BCCD: Settings(set=BCCD, seeds=3, height=240, least_anchor=16, pretrained=True),
     RESIDUALS: Settings(set=RESIDUALS, seeds=5, tune_batch=256),
     "paper-kitti": replace(_PAPER, set=KITTI, height=375, width=1242),

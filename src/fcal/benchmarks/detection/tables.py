@@ -7,8 +7,9 @@ from typing import Any
 from fcal.benchmarks.clustered_tables import ClusteredTable, scale_and_error
 from fcal.benchmarks.cost import COST
 from fcal.benchmarks.detection.scoring import CORNERS
-from fcal.benchmarks.detection.settings import RESIDUALS, Settings
+from fcal.benchmarks.detection.settings import CITYSCAPES, KITTI, MINI, RESIDUALS, STREET, Settings
 from fcal.benchmarks.markdown import lines_of, row_label
+from fcal.benchmarks.paper_tables import beside_paper, paper_details
 from fcal.benchmarks.scoring import (
     COVERAGE,
     CRPS,
@@ -38,6 +39,15 @@ _OF_BOXES = (
     Column(name="ause", printed=False, title="AUSE", description="area between sparsification curves"),
     COVERAGE,
     WIDTH,
+    Column(
+        name="wdist_z",
+        printed=False,
+        title="W(z)",
+        description="squared Wasserstein distance of a normal law fitted to the residuals from N(0, 1)",
+    ),
+    Column(name="kld_z", printed=False, title="KL(z)", description="KL divergence of N(0, 1) from that law"),
+    Column(name="wdist_q", printed=False, title="W(q)", description="the same of sums of K squared residuals"),
+    Column(name="kld_q", printed=False, title="KL(q)", description="the same of these sums"),
     TRAIN_S,
     PREDICT_MS,
     COST,
@@ -77,9 +87,13 @@ _TABLE = ClusteredTable(
     columns=tuple(column.name for column in COLUMNS),
     counted="boxes",
     bands=("ece_z", "ece_q"),
-    kept=("by_corner", "at_proposals", "consistency", "counts"),
+    kept=("by_corner", "at_proposals", "consistency", "kitti", "counts"),
     of_candidates=("map", "rmse", "ece_z", "ece_q", "nll"),
 )
+# The two tables of the paper's appendix, and the set beside whose table they stand.
+_CONSISTENCY = ("map", "ap50", "ap75", "mmap", "pdq", "pdq_spatial", "pdq_label", "nll")
+_CALIBRATION = ("ece_z", "mce_z", "ece_q", "mce_q", "wdist_z", "kld_z", "wdist_q", "kld_q")
+_PAPER_OF = {STREET: KITTI, MINI: KITTI, KITTI: KITTI, CITYSCAPES: CITYSCAPES}
 _AT_PROPOSALS = ("ece_z", "ece_q", "nll", "coverage")
 _MISSING = "-"
 
@@ -99,7 +113,29 @@ def detection_table(
     table = replace(_TABLE, columns=tuple(column.name for column in shown))
     finished = (result for row in results.values() for result in row)
     images: dict[str, int] = next((dict(result["images"]) for result in finished if "images" in result), {})
-    return table.of(settings, labels, results, changes, images=images)
+    paper = paper_details("detection", _PAPER_OF.get(labels["set"], ""))
+    return table.of(settings, labels, results, changes, images=images, **paper)
+
+
+def paper_sections(table: Table) -> list[tuple[str, str]]:
+    """The paper's two tables beside ours, with a sentence before each."""
+    grid, by_name = table.details["paper_grid"], {column.name: column for column in COLUMNS}
+    others = f"whose network, images and matches are others (its S is probably {grid['bins']}, its K {grid['df']})"
+    return [
+        (f"{name} beside the paper's appendix, {others}:", beside_paper([by_name[key] for key in columns], table))
+        for name, columns in (("Consistency", _CONSISTENCY), ("Calibration", _CALIBRATION))
+    ]
+
+
+def kitti_section(table: Table) -> str:
+    """Average precision of KITTI by class and difficulty, in per cent; means over seeds."""
+    rows = {name: row.details["kitti"] for name, row in table.rows.items() if any(row.details.get("kitti") or [])}
+    kinds = [(each, kind) for each, values in next(iter(rows.values()))[0].items() for kind in values] if rows else []
+    lines = []
+    for name, seeds in rows.items():
+        means = (Spread.of([seed[each][kind] for seed in seeds]).mean for each, kind in kinds)
+        lines.append([row_label(name, table), *(_MISSING if m is None else f"{100 * m:.1f}" for m in means)])
+    return lines_of(["", *(f"{each}, {kind}" for each, kind in kinds)], lines) if lines else ""
 
 
 def corner_section(table: Table) -> str:

@@ -148,8 +148,13 @@ class DetectionTask(Task[Settings]):
         return f"{super().caption(table)} corner coordinates, 4 of a box: {counts}; {table.seeds} seed(s)"
 
     def sections(self, table: Table) -> list[tuple[str, str]]:
-        """Consistency, calibration at proposals, and calibration by corner."""
+        """The paper's tables, consistency, KITTI's precision, and calibration at proposals and by corner."""
         parts = [
+            *tables.paper_sections(table),
+            (
+                "Average precision as KITTI defines it, in per cent (40 recall points; heights as in KITTI's images):",
+                tables.kitti_section(table),
+            ),
             ("Consistency: per cent of the objects inside each contour:", tables.consistency_section(table)),
             ("Calibration at all proposals of objects, before suppression:", tables.proposal_section(table)),
             (

@@ -5,6 +5,8 @@ from typing import Any
 
 from fcal.metrics.detection.box_reports import BoxOptions, box_report
 from fcal.metrics.detection.coco_precision import precision_report
+from fcal.metrics.detection.image_streams import Attributes, images_of
+from fcal.metrics.detection.kitti_precision import KITTI_OVERLAPS, kitti_report
 from fcal.metrics.detection.matched_boxes import MatchedBoxes, match_images, merged
 from fcal.metrics.detection.matching import MatchingRule
 from fcal.metrics.detection.mmap import (
@@ -30,6 +32,7 @@ def detection_report(
     detections: Iterable[Detections],
     truths: Iterable[Truths],
     *,
+    attributes: Iterable[Attributes] | None = None,
     rule: MatchingRule | None = None,
     options: BoxOptions | None = None,
     on_images: Callable[[int], object] | None = None,
@@ -41,6 +44,9 @@ def detection_report(
     Args:
         detections: Detections of each image.
         truths: Objects of each image, as many.
+        attributes: Of each image, a mapping that may have ``"truncation"``, ``"occlusion"`` and ``"distance"`` of each
+            object, as for :func:`fcal.metrics.detection.box_calibration` and
+            :func:`fcal.metrics.detection.kitti_average_precision`.
         rule: When a detection and an object are a pair, for calibration.
         options: Names of classes, and options of the report on calibration.
         on_images: Called with the number of images of each batch, for a progress bar.
@@ -50,12 +56,13 @@ def detection_report(
         reports; ``pdq_mahalanobis``, a dictionary of the same for its mask-free variant; ``mmap``, ``mmap_contours``
         and, by label, ``mmap_classes`` of :func:`fcal.metrics.detection.mahalanobis_average_precision`; by contour,
         ``consistency``, and the number ``pairs`` it is of (:func:`fcal.metrics.detection.consistency`); ``map``,
-        ``ap50``, ``ap75`` and, by class, ``average_precision`` of COCO; ``calibration``, the whole report of
+        ``ap50``, ``ap75`` and, by class, ``average_precision`` of COCO; ``kitti``, average precision of KITTI by class
+        and difficulty, None unless ``options`` names one of its classes; ``calibration``, the whole report of
         :func:`fcal.metrics.detection.box_calibration`, and of it ``nll``, ``crps``, ``ece_z``, ``ece_q``; None where
         no detection has found an object or has error bars; ``n_images``, ``n_detections``, ``n_truths`` that count.
 
     Raises:
-        ValueError: There are more of one than of the other.
+        ValueError: Different numbers of images.
 
     Example:
         >>> boxes, labels = torch.tensor([[2.0, 2.0, 6.0, 8.0]]), torch.tensor([1])
@@ -69,10 +76,10 @@ def detection_report(
     rule, options = rule or MatchingRule(), options or BoxOptions()
     scored, matched = [scored_boxes_of([], [])], [match_images([], [], rule=rule)]
     count = 0
-    for found, there in _batches(detections, truths):
+    for found, there, known in _batches(images_of(detections, truths, attributes)):
         count += sum(map(len, found))
-        scored.append(scored_boxes_of(found, there))
-        matched.append(match_images(found, there, rule=rule))
+        scored.append(scored_boxes_of(found, there, known))
+        matched.append(match_images(found, there, rule=rule, attributes=known))
         for spatial, total in totals.items():
             _add_(total, pdq_state(found, there, spatial=spatial))
         precision += mmap_state(found, there)
@@ -99,8 +106,12 @@ def detection_report(
 
 
 def _precision(scored: ScoredBoxes, classes: Sequence[str] | None) -> dict[str, Any]:
+    """Average precision as COCO, and, of its classes, as KITTI defines it."""
     report = precision_report(scored, classes=classes, max_detections=_MOST_DETECTIONS)
-    return {"map": report.map, "ap50": report.ap50, "ap75": report.ap75, "average_precision": dict(report.per_class)}
+    coco = {"map": report.map, "ap50": report.ap50, "ap75": report.ap75, "average_precision": dict(report.per_class)}
+    of_kitti = {name.lower() for name in KITTI_OVERLAPS} & {name.lower() for name in classes or ()}
+    kitti = kitti_report(scored, classes=classes or (), overlaps=KITTI_OVERLAPS).as_dict()["ap"] if of_kitti else None
+    return {**coco, "kitti": kitti}
 
 
 def _calibration(matched: MatchedBoxes, rule: MatchingRule, options: BoxOptions) -> dict[str, Any]:
@@ -117,18 +128,20 @@ def _add_(totals: tuple[Any, ...], batch: tuple[Any, ...]) -> None:
 
 
 def _batches(
-    detections: Iterable[Detections], truths: Iterable[Truths]
-) -> Iterator[tuple[list[Detections], list[Truths]]]:
+    images: Iterable[tuple[Detections, Truths, Attributes]],
+) -> Iterator[tuple[list[Detections], list[Truths], list[Attributes]]]:
     """Batches of images, smaller ones where there are large masks."""
     found: list[Detections] = []
     there: list[Truths] = []
+    known: list[Attributes] = []
     masks = 0
-    for one, other in zip(detections, truths, strict=True):
-        found.append(one)
-        there.append(other)
-        masks += 0 if other.masks is None else other.masks.numel()
+    for detections, truths, attributes in images:
+        found.append(detections)
+        there.append(truths)
+        known.append(attributes)
+        masks += 0 if truths.masks is None else truths.masks.numel()
         if len(found) == _BATCH or masks > _MOST_MASKS:
-            yield found, there
-            found, there, masks = [], [], 0
+            yield found, there, known
+            found, there, known, masks = [], [], [], 0
     if found:
-        yield found, there
+        yield found, there, known
