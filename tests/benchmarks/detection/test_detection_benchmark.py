@@ -9,14 +9,12 @@ import torch
 from torch.distributions import Normal
 from torchvision.ops import box_iou
 
-from fcal.benchmarks import benchmark
 from fcal.benchmarks.detection.detectors import Detectors, _objects_of
 from fcal.benchmarks.detection.final_boxes import clipped, final_scores, kept_rows
 from fcal.benchmarks.detection.heads import BoxHead
 from fcal.benchmarks.detection.images import ImageSource
 from fcal.benchmarks.detection.kitti_scores import KittiTruths
 from fcal.benchmarks.detection.settings import PRESETS, Settings
-from fcal.benchmarks.detection.task import DETECTION
 from fcal.cli import main
 from fcal.data.detection import kitti_object
 from fcal.metrics.detection import Detections, Truths, kitti_average_precision
@@ -258,7 +256,8 @@ def test_detectors_of_the_paper_train_by_a_few_steps(preset, layout, tmp_path):
 def test_detector_that_proposes_no_object_says_what_to_change(tmp_path):
     settings = replace(PRESETS["tiny"], train=4, validation=4, test=4, images_per_drive=2, least_anchor=128)
     detectors, store = Detectors(ImageSource(), str(tmp_path)), Store(tmp_path)
-    cell = detectors.features_cell(settings.data(0))
+    features = detectors.features_cell(settings.data(0))
+    for needed in (*features.needs[0].needs, *features.needs):
+        store.compute(needed, detectors.train)
     with pytest.raises(ValueError, match="expected a detector that proposes objects of the train images, got none"):
-        for needed in (*cell.needs[0].needs, *cell.needs, cell):
-            store.compute(needed, detectors.train)
+        store.compute(features, detectors.train)
