@@ -1,5 +1,6 @@
 """Validation of arguments, done once, in the public function."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -30,6 +31,22 @@ def check_number(name: str, value: Any, *, low: float, high: float) -> float:
     if not low <= value <= high:  # also refuses NaN
         raise ValueError(f"expected `{name}` within [{low:g}, {high:g}], got {str(value)[:40]}")
     return float(value)
+
+
+def check_positions(name: str, value: int | Sequence[int], count: int) -> list[int]:
+    """Some of ``count`` positions: those that are named, or as many as a number says, evenly spaced.
+
+    Example:
+        >>> check_positions("frames", 3, 60), check_positions("frames", [7], 60)
+        ([10, 30, 50], [7])
+    """
+    if isinstance(value, int):
+        parts = check_integer(name, value, at_least=1, at_most=count)
+        return [(2 * part + 1) * count // (2 * parts) for part in range(parts)]
+    positions = [check_integer(name, position, at_least=0, at_most=count - 1) for position in value]
+    if not positions:
+        raise ValueError(f"expected `{name}` with at least one, got none")
+    return positions
 
 
 def check_flag(name: str, value: Any) -> bool:

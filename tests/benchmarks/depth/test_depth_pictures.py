@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
-from pictures.depth_gallery import main as script
+from pictures.gallery import main as script
 
 from fcal.benchmarks import benchmark
 from fcal.benchmarks.depth.frames import Source
@@ -89,7 +89,7 @@ def test_gallery_refuses_what_it_cannot_draw(store, options, message):
 
 def test_script_draws_a_picture_or_says_why_not(store, tmp_path, monkeypatch, capsys):
     out = tmp_path / "gallery.png"
-    words = ["depth_gallery.py", "--run", str(store.folder.parent), "--preset", "tiny", "--out", str(out)]
+    words = ["gallery.py", "depth", "--run", str(store.folder.parent), "--preset", "tiny", "--out", str(out)]
     threads = torch.get_num_threads()
     monkeypatch.setattr("sys.argv", [*words, "--rows", "nll,oob_auto", "--frames", "1"])
     assert script() == 0

@@ -14,6 +14,7 @@ from fcal.benchmarks.detection.final_boxes import clipped, final_scores, kept_ro
 from fcal.benchmarks.detection.heads import BoxHead
 from fcal.benchmarks.detection.images import ImageSource
 from fcal.benchmarks.detection.kitti_scores import KittiTruths
+from fcal.benchmarks.detection.pictures import gallery
 from fcal.benchmarks.detection.settings import PRESETS, Settings
 from fcal.cli import main
 from fcal.data.detection import kitti_object
@@ -261,3 +262,13 @@ def test_detector_that_proposes_no_object_says_what_to_change(tmp_path):
         store.compute(needed, detectors.train)
     with pytest.raises(ValueError, match="expected a detector that proposes objects of the train images, got none"):
         store.compute(features, detectors.train)
+
+
+def test_gallery_draws_every_row_beside_the_others(run):
+    drawn = gallery(PRESETS["tiny"], Store(run / "cells"), ["nll", "temperature"], frames=[0, 3])
+    titles = [ax.get_title(loc=place) for ax in drawn.axes for place in ("left", "center") if ax.get_title(loc=place)]
+    assert [title.split(",")[0] for title in titles[:4]] == ["test image 0"] * 2 + ["test image 3"] * 2
+    with pytest.raises(ValueError, match="expected `rows` that predict distributions, got 'deterministic'"):
+        gallery(PRESETS["tiny"], Store(run / "cells"), ["deterministic"], frames=1)
+    with pytest.raises(ValueError, match="expected `frames` <= 19, got 20"):
+        gallery(PRESETS["tiny"], Store(run / "cells"), ["nll"], frames=[20])

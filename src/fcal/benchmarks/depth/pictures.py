@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from fcal._checks import check_integer
+from fcal._checks import check_positions
 from fcal._datasets import get_batch
 from fcal.benchmarks.depth.frames import Source
 from fcal.benchmarks.depth.problem import DepthProblem
@@ -67,23 +67,12 @@ def predicted_frames(
     """Test frames with the prediction of a row for every pixel; see :func:`gallery`."""
     world = DEPTH.world_of(settings, data)
     problem = _Pictured(world, world.data(seed), _Finished(store.folder, published=store.published), Source(data))
-    problem.frames = _numbers(frames, len(problem.test_frames))
+    problem.frames = check_positions("frames", frames, len(problem.test_frames))
     method = problem.resolved(method_of(row, DEPTH.changes))
     prediction = method.predict(problem)
     if not prediction.dists:
         raise ValueError(f"expected `rows` that predict distributions, got {row!r}")
     return _columns(problem, prediction.dists[0], method.title)
-
-
-def _numbers(frames: int | Sequence[int], known: int) -> list[int]:
-    """Numbers of test frames."""
-    if isinstance(frames, int):
-        count = check_integer("frames", frames, at_least=1, at_most=known)
-        return [(2 * number + 1) * known // (2 * count) for number in range(count)]
-    numbers = [check_integer("frames", number, at_least=0, at_most=known - 1) for number in frames]
-    if not numbers:
-        raise ValueError("expected `frames` with at least one, got none")
-    return numbers
 
 
 def _columns(problem: "_Pictured", pred: Distribution, title: str) -> list[PredictedDepth]:

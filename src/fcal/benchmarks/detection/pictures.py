@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fcal._checks import check_integer
+from fcal._checks import check_positions
 from fcal.benchmarks.detection.final_boxes import clipped, kept_rows
 from fcal.benchmarks.detection.heads import DetectionProblem
 from fcal.benchmarks.detection.settings import Settings
@@ -26,7 +26,7 @@ def gallery(
     store: Store,
     rows: Sequence[str],
     *,
-    images: Sequence[int],
+    frames: int | Sequence[int] = 3,
     seed: int = 0,
     data: str | None = None,
 ) -> "Figure":
@@ -36,7 +36,7 @@ def gallery(
         settings: Of the benchmark that was run.
         store: Its cells and weights.
         rows: Methods that predict distributions.
-        images: Numbers of test images.
+        frames: Numbers of test images, or how many of them, evenly spaced.
         seed: Seed of the heads.
         data: Folder of the data, for real images.
 
@@ -46,12 +46,11 @@ def gallery(
     problem = DETECTION.problems(settings, store, data)[seed]
     if not isinstance(problem, DetectionProblem):
         raise ValueError(f"expected a set with images, got {settings.set!r}")
-    columns = [drawn_images(problem, row, images) for row in rows]
-    frames = [frame for of_image in zip(*columns, strict=True) for frame in of_image]
-    return box_gallery(frames, columns=len(rows))
+    columns = [drawn_images(problem, row, frames) for row in rows]
+    return box_gallery([image for of_image in zip(*columns, strict=True) for image in of_image], columns=len(rows))
 
 
-def drawn_images(problem: DetectionProblem, row: str, images: Sequence[int]) -> list[PredictedBoxes]:
+def drawn_images(problem: DetectionProblem, row: str, frames: int | Sequence[int]) -> list[PredictedBoxes]:
     """Test images with the detections of a row that have a high score."""
     method = problem.resolved(method_of(row, DETECTION.changes))
     prediction = method.predict(problem)
@@ -60,7 +59,7 @@ def drawn_images(problem: DetectionProblem, row: str, images: Sequence[int]) -> 
     law, features = prediction.dists[0], problem.source.features(problem.cells.data)
     address = problem.cells.data["images"]
     truths, test = problem.images.truths(address), problem.images.splits(address).test
-    numbers = [check_integer("images", number, at_least=0, at_most=len(test) - 1) for number in images]
+    numbers = check_positions("frames", frames, len(test))
     kept, mean, sigma = kept_rows(law.mean, features, truths), law.mean, law.stddev
     labels = features["test.input"][:, -1].long()
     scores = features["test.label_probs"].gather(1, labels.unsqueeze(1)).squeeze(1)
