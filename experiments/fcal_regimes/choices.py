@@ -33,15 +33,20 @@ class Scored:
 Seeds = dict[int, Scored]  # a row of a table: its network of every seed that is finished
 
 
+def _on_validation(column: str) -> Callable[[Scored], tuple[float, float]]:
+    """Order by a column, and of equal values, such as an ECE(q) at its ceiling, by likelihood."""
+    return lambda point: (point.on("validation", column), point.on("validation", "nll"))
+
+
 def _smallest(column: str) -> Callable[[Sequence[Scored], Scored], Scored]:
-    return lambda candidates, _: min(candidates, key=lambda point: point.on("validation", column))
+    return lambda candidates, _: min(candidates, key=_on_validation(column))
 
 
 def _calibrated_and_accurate(candidates: Sequence[Scored], start: Scored) -> Scored:
     """Smallest ECE(q) among candidates that keep the accuracy; the network that they start from if none does."""
     most = ACCURACY_LOST * start.on("validation", "l1")
     accurate = [point for point in candidates if point.on("validation", "l1") <= most]
-    return min(accurate, key=lambda point: point.on("validation", "ece_q"), default=start)
+    return min(accurate, key=_on_validation("ece_q"), default=start)
 
 
 RULES: dict[str, Callable[[Sequence[Scored], Scored], Scored]] = {
