@@ -16,6 +16,8 @@ from fcal.benchmarks.detection.images import ImageSource
 from fcal.benchmarks.detection.kitti_scores import KittiTruths
 from fcal.benchmarks.detection.pictures import gallery
 from fcal.benchmarks.detection.settings import PRESETS, Settings
+from fcal.benchmarks.detection.tables import pooled_section
+from fcal.benchmarks.table import Row, Table
 from fcal.cli import main
 from fcal.data.detection import kitti_object
 from fcal.metrics.detection import Detections, Truths, kitti_average_precision
@@ -272,3 +274,28 @@ def test_gallery_draws_every_row_beside_the_others(run):
         gallery(PRESETS["tiny"], Store(run / "cells"), ["deterministic"], frames=1)
     with pytest.raises(ValueError, match="expected `frames` <= 19, got 20"):
         gallery(PRESETS["tiny"], Store(run / "cells"), ["nll"], frames=[20])
+
+
+def test_residuals_of_all_folds_are_judged_together():
+    """Two folds of half and of twice the right sigma: each is off, and so are both together."""
+    generator = torch.Generator().manual_seed(0)
+    folds = [
+        {"z": (size * torch.randn(50, 4, generator=generator)).tolist(), "image": (torch.arange(50) // 5).tolist()}
+        for size in (0.5, 2.0)
+    ]
+    row = Row(
+        columns={},
+        seeds={"nll": [1.0, 2.0]},
+        finished=2,
+        details={"residuals": folds, "pairs": [50, 50]},
+    )
+    table = Table(
+        labels={"set": "kitti-mini"}, seeds=2, bins=10, df=20, n_test=200, columns=(), rows={"nll": row}, floors={}
+    )
+    z = np.concatenate([np.array(fold["z"]) for fold in folds])
+    inside = (np.abs(z) <= 1.6448536).mean()
+    _, boxes, scale, _, _, covered, nll = pooled_section(table).splitlines()[2].strip("| ").split(" | ")
+    assert boxes == "100"
+    assert float(scale.split()[0]) == pytest.approx(np.sqrt((z**2).mean()), rel=1e-2)
+    assert float(covered) == pytest.approx(100 * inside, rel=1e-2)
+    assert float(nll) == 1.5

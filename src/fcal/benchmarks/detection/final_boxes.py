@@ -9,9 +9,10 @@ from torch.distributions import Distribution
 
 from fcal.benchmarks.detection.kitti_scores import KittiTruths
 from fcal.benchmarks.detection.scoring import box_scores
-from fcal.benchmarks.scoring import rounded
+from fcal.benchmarks.scoring import rounded, shortened
 from fcal.distributions.functional import index_select
 from fcal.metrics.detection import Detections, MatchingRule, Truths, detection_report, match
+from fcal.residuals import standardize
 
 OF_DETECTIONS = ("map", "ap50", "ap75", "mmap", "pdq", "pdq_spatial", "pdq_label")
 _NMS = 0.5  # largest overlap of two detections of one class
@@ -27,6 +28,7 @@ def final_scores(
     bins: int,
     df: int,
     kitti: KittiTruths | None = None,
+    residuals: bool = False,
 ) -> dict[str, Any]:
     """Numbers of the detections that suppression leaves.
 
@@ -37,6 +39,7 @@ def final_scores(
         bins: Number S of bins of calibration errors.
         df: Number K of squared residuals in a sum q.
         kitti: The same objects for KITTI's average precision, if they are of its classes.
+        residuals: Keep the residuals of pairs, for numbers of several folds together.
     """
     mean, sigma = (pred.mean, pred.stddev) if isinstance(pred, Distribution) else (pred, torch.zeros_like(pred))
     kept = kept_rows(mean, features, truths)
@@ -55,7 +58,13 @@ def final_scores(
     columns = {**{name: report[name] for name in OF_DETECTIONS}, **scores["columns"]}
     counts = {name: report[name] for name in ("true_positives", "false_positives", "false_negatives", "n_detections")}
     consistent = {"consistency": report["consistency"], "mmap_contours": report["mmap_contours"]}
-    own = {} if kitti is None else {"kitti": kitti.precision(detections)}
+    own: dict[str, Any] = {} if kitti is None else {"kitti": kitti.precision(detections)}
+    if residuals and isinstance(law, Distribution):
+        z = standardize(law, target)
+        own["residuals"] = {
+            "z": [[shortened(value) for value in box] for box in z.tolist()],
+            "image": features["test.image"][rows].tolist(),
+        }
     return {**scores, "columns": rounded(columns), **consistent, **own, "counts": counts, "pairs": len(rows)}
 
 

@@ -149,8 +149,15 @@ class DetectionProblem(NetworkProblem):
     def scored(self, pred: Distribution | Tensor) -> dict[str, Any]:
         """Numbers of the detections that remain of the test candidates, and of proposals as in training."""
         features, images, address = self.source.features(self.cells.data), self.images, self.cells.data["images"]
-        kitti = images.kitti_truths(address)
-        scores = final_scores(pred, features, images.truths(address), bins=self.bins, df=self.df, kitti=kitti)
+        scores = final_scores(
+            pred,
+            features,
+            images.truths(address),
+            bins=self.bins,
+            df=self.df,
+            kitti=images.kitti_truths(address),
+            residuals="fold" in address,
+        )
         target, image = features["test.target"], features["test.image"]
         known = target.isfinite().all(1)
         at_proposals = box_scores(_rows_of(pred, known), target[known], image[known], bins=self.bins, df=self.df)

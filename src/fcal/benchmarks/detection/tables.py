@@ -1,8 +1,11 @@
 """Tables of the detection benchmark: their columns, and what stands beside them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+
+import torch
+from torch.distributions import Normal
 
 from fcal.benchmarks.clustered_tables import ClusteredTable, scale_and_error
 from fcal.benchmarks.cost import COST
@@ -22,6 +25,7 @@ from fcal.benchmarks.scoring import (
     PREDICT_MS,
     TRAIN_S,
     WIDTH,
+    clustered_scores,
 )
 from fcal.benchmarks.table import Column, Spread, Table
 from fcal.benchmarks.task import Results
@@ -87,7 +91,7 @@ _TABLE = ClusteredTable(
     columns=tuple(column.name for column in COLUMNS),
     counted="boxes",
     bands=("ece_z", "ece_q"),
-    kept=("by_corner", "at_proposals", "consistency", "kitti", "counts"),
+    kept=("by_corner", "at_proposals", "consistency", "kitti", "counts", "residuals", "pairs"),
     of_candidates=("map", "rmse", "ece_z", "ece_q", "nll"),
 )
 # The two tables of the paper's appendix, and the set beside whose table they stand.
@@ -136,6 +140,37 @@ def kitti_section(table: Table) -> str:
         means = (Spread.of([seed[each][kind] for seed in seeds]).mean for each, kind in kinds)
         lines.append([row_label(name, table), *(_MISSING if m is None else f"{100 * m:.1f}" for m in means)])
     return lines_of(["", *(f"{each}, {kind}" for each, kind in kinds)], lines) if lines else ""
+
+
+def pooled_section(table: Table) -> str:
+    """Calibration of the matched boxes of all folds together; empty for sets without folds."""
+    shown = (ECE_Z, ECE_Q, COVERAGE)
+    lines = []
+    for name, row in table.rows.items():
+        folds = row.details.get("residuals") or []
+        if not folds:
+            continue
+        scores = _pooled_scores(folds, bins=table.bins, df=table.df)
+        pairs = row.details["pairs"]
+        nll = sum(count * value for count, value in zip(pairs, row.seeds["nll"], strict=True)) / sum(pairs)
+        scale = scores["scale"]
+        cells = [f"{sum(pairs):,}", f"{scale['value']:.3g} ({scale['low']:.3g} to {scale['high']:.3g})"]
+        for column in shown:
+            band = scores["floors"].get(column.name)
+            limit = "" if band is None else f" ({column.text(band['q95'])})"
+            cells.append(f"{column.text(scores['columns'][column.name])}{limit}")
+        lines.append([row_label(name, table), *cells, NLL.text(nll)])
+    headings = ["", "boxes", "scale", *(column.heading for column in shown), NLL.heading]
+    return lines_of(headings, lines) if lines else ""
+
+
+def _pooled_scores(folds: Sequence[Mapping[str, Any]], *, bins: int, df: int) -> dict[str, Any]:
+    """Scores of the residuals of several folds, whose images are different ones."""
+    z = torch.cat([torch.tensor(fold["z"], dtype=torch.float64).reshape(-1, 4) for fold in folds])
+    images = [torch.tensor(fold["image"]) for fold in folds]
+    number = torch.cat([(fold << 32) + image for fold, image in enumerate(images)])
+    pred = Normal(torch.zeros_like(z), torch.ones_like(z))
+    return clustered_scores(pred, z, number.unique(return_inverse=True)[1], bins=bins, df=df)
 
 
 def corner_section(table: Table) -> str:
