@@ -9,7 +9,7 @@ from fcal.benchmarks.detection import Settings
 from fcal.benchmarks.detection.task import DETECTION
 from fcal.sweeps import Store
 
-PRESETS = ("residuals",)
+PRESETS = ("street", "kitti-mini", "bccd", "residuals")
 _PAGE = ImagePage(
     task=DETECTION,
     title="Detection: results",
