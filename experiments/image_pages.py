@@ -12,6 +12,7 @@ from fcal.benchmarks.markdown import failures, results_markdown
 from fcal.benchmarks.methods import row_styles
 from fcal.plots import calibration_sheet
 from fcal.plots.styles import footnotes
+from fcal.sweeps import Store
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +35,8 @@ class ImagePage:
     goals: Callable[[Mapping[str, Any]], Sequence[Bar]]
     drawn: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], Figure]]] = field(default_factory=dict)
 
-    def text(self, benchmark: Benchmark[Any], facts: str) -> str:
-        """The page as Markdown."""
+    def page(self, benchmark: Benchmark[Any], facts: str) -> str:
+        """The page as Markdown: every table with its sections and goals."""
         name, columns = self.task.name, {column.name: column for column in self.task.columns}
         parts = [
             f"# {self.title}\n",
@@ -77,8 +78,9 @@ class ImagePage:
             drawn |= {f"{stem}-{kind}": draw(table.as_dict()) for stem, (_, draw) in self.drawn.items()}
         return drawn
 
-    def claims(self, benchmark: Benchmark[Any]) -> dict[str, str]:
+    def more_files(self, benchmark: Benchmark[Any], store: Store) -> dict[str, str]:
         """The part of the page of claims."""
+        del store
         parts = [f"[Results](results/{self.task.name}.md).\n"]
         for table in benchmark.tables:
             judged = bars_markdown(self.goals(table.as_dict()))

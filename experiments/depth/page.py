@@ -1,14 +1,10 @@
 """The page of depth results in the docs, written from finished cells."""
 
 from image_pages import ImagePage
-from matplotlib.figure import Figure
 
 from depth.goals import goals
 from depth.tradeoff import tradeoff
-from fcal.benchmarks import Benchmark
-from fcal.benchmarks.depth import Settings
 from fcal.benchmarks.depth.task import DEPTH
-from fcal.sweeps import Store
 
 PRESETS = ("street", "kitti-mini")
 _PAGE = ImagePage(
@@ -29,19 +25,4 @@ _PAGE = ImagePage(
         )
     },
 )
-
-
-def page(benchmark: Benchmark[Settings], facts: str) -> str:
-    """Every world with its table, and the goals."""
-    return _PAGE.text(benchmark, facts)
-
-
-def pictures(benchmark: Benchmark[Settings]) -> dict[str, Figure]:
-    """Trade-off of every world, and calibration of its first seed."""
-    return _PAGE.pictures(benchmark)
-
-
-def more_files(benchmark: Benchmark[Settings], store: Store) -> dict[str, str]:
-    """The part of the page of claims."""
-    del store
-    return _PAGE.claims(benchmark)
+page, pictures, more_files = _PAGE.page, _PAGE.pictures, _PAGE.more_files

@@ -28,6 +28,8 @@ ECE_Q = Column(
 )
 MCE_Z = Column(name="mce_z", printed=False, title="MCE(z)", description="the worst bin of the residuals", factor=100)
 MCE_Q = Column(name="mce_q", printed=False, title="MCE(q)", description="the worst bin of these sums", factor=100)
+CALIBRATION = (ECE_Z, MCE_Z, ECE_Q, MCE_Q)
+AUSE = Column(name="ause", printed=False, title="AUSE", description="area between sparsification curves")
 ENCE = Column(name="ence", title="ENCE", description="errors against predicted sigma, by bins of sigma")
 SIGMA_CORR = Column(
     name="sigma_corr",

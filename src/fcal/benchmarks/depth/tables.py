@@ -3,25 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
+from fcal.benchmarks import scoring
 from fcal.benchmarks.clustered_tables import ClusteredTable, scale_and_error
 from fcal.benchmarks.cost import COST
 from fcal.benchmarks.depth.settings import Settings
 from fcal.benchmarks.markdown import lines_of, row_label
 from fcal.benchmarks.paper_tables import beside_paper, paper_details
-from fcal.benchmarks.scoring import (
-    COVERAGE,
-    CRPS,
-    ECE_Q,
-    ECE_Z,
-    ENCE,
-    MCE_Q,
-    MCE_Z,
-    NLL,
-    PREDICT_MS,
-    SIGMA_CORR,
-    TRAIN_S,
-    WIDTH,
-)
 from fcal.benchmarks.table import Column, Spread, Table
 from fcal.benchmarks.task import Results
 
@@ -45,25 +32,22 @@ COLUMNS = (
     ),
     Column(name="l1_gt", printed=False, title="L1(GT)", description="SmoothL1 of the mean to the depth without noise"),
     Column(name="l1", printed=False, title="L1", description="SmoothL1 of the mean to the measured depth"),
-    ECE_Z,
-    MCE_Z,
-    ECE_Q,
-    MCE_Q,
+    *scoring.CALIBRATION,
     Column(
         name="ece_q_within",
         title="ECE(q) in frames",
         description="the same of sums within a frame, which shows that pixels depend on each other",
         factor=100,
     ),
-    NLL,
-    CRPS,
-    ENCE,
-    Column(name="ause", printed=False, title="AUSE", description="area between sparsification curves"),
-    COVERAGE,
-    WIDTH,
-    SIGMA_CORR,
-    TRAIN_S,
-    PREDICT_MS,
+    scoring.NLL,
+    scoring.CRPS,
+    scoring.ENCE,
+    scoring.AUSE,
+    scoring.COVERAGE,
+    scoring.WIDTH,
+    scoring.SIGMA_CORR,
+    scoring.TRAIN_S,
+    scoring.PREDICT_MS,
     COST,
 )
 _BY_NAME = {column.name: column for column in COLUMNS}

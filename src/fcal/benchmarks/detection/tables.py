@@ -7,42 +7,26 @@ from typing import Any
 import torch
 from torch.distributions import Normal
 
+from fcal.benchmarks import scoring
 from fcal.benchmarks.clustered_tables import ClusteredTable, scale_and_error
 from fcal.benchmarks.cost import COST
 from fcal.benchmarks.detection.scoring import CORNERS
 from fcal.benchmarks.detection.settings import CITYSCAPES, KITTI, MINI, RESIDUALS, STREET, Settings
 from fcal.benchmarks.markdown import lines_of, row_label
 from fcal.benchmarks.paper_tables import beside_paper, paper_details
-from fcal.benchmarks.scoring import (
-    COVERAGE,
-    CRPS,
-    ECE_Q,
-    ECE_Z,
-    ENCE,
-    MCE_Q,
-    MCE_Z,
-    NLL,
-    PREDICT_MS,
-    TRAIN_S,
-    WIDTH,
-    clustered_scores,
-)
 from fcal.benchmarks.table import Column, Spread, Table
 from fcal.benchmarks.task import Results
 
 _OF_BOXES = (
     Column(name="rmse", title="RMSE", description="root mean square error of the corners, in pixels"),
     Column(name="l1", printed=False, title="L1", description="SmoothL1 of the corners"),
-    ECE_Z,
-    MCE_Z,
-    ECE_Q,
-    MCE_Q,
-    NLL,
-    CRPS,
-    ENCE,
-    Column(name="ause", printed=False, title="AUSE", description="area between sparsification curves"),
-    COVERAGE,
-    WIDTH,
+    *scoring.CALIBRATION,
+    scoring.NLL,
+    scoring.CRPS,
+    scoring.ENCE,
+    scoring.AUSE,
+    scoring.COVERAGE,
+    scoring.WIDTH,
     Column(
         name="wdist_z",
         printed=False,
@@ -52,39 +36,33 @@ _OF_BOXES = (
     Column(name="kld_z", printed=False, title="KL(z)", description="KL divergence of N(0, 1) from that law"),
     Column(name="wdist_q", printed=False, title="W(q)", description="the same of sums of K squared residuals"),
     Column(name="kld_q", printed=False, title="KL(q)", description="the same of these sums"),
-    TRAIN_S,
-    PREDICT_MS,
+    scoring.TRAIN_S,
+    scoring.PREDICT_MS,
     COST,
 )
+
+
+def _share(name: str, title: str, description: str = "") -> Column:
+    """A column of shares in per cent, the more the better; those without a description are not printed."""
+    return Column(
+        name=name,
+        title=title,
+        description=description,
+        factor=100,
+        percent=True,
+        lower_is_better=False,
+        printed=bool(description),
+    )
+
+
 _OF_DETECTIONS = (
-    Column(
-        name="map",
-        title="mAP",
-        description="average precision of COCO, over overlaps of 0.5 to 0.95",
-        factor=100,
-        percent=True,
-        lower_is_better=False,
-    ),
-    Column(name="ap50", printed=False, title="AP50", factor=100, percent=True, lower_is_better=False),
-    Column(name="ap75", printed=False, title="AP75", factor=100, percent=True, lower_is_better=False),
-    Column(
-        name="mmap",
-        title="mMAP",
-        description="average precision with confidence contours in place of overlaps",
-        factor=100,
-        percent=True,
-        lower_is_better=False,
-    ),
-    Column(
-        name="pdq",
-        title="PDQ",
-        description="probability-based detection quality",
-        factor=100,
-        percent=True,
-        lower_is_better=False,
-    ),
-    Column(name="pdq_spatial", printed=False, title="PDQ, boxes", factor=100, percent=True, lower_is_better=False),
-    Column(name="pdq_label", printed=False, title="PDQ, classes", factor=100, percent=True, lower_is_better=False),
+    _share("map", "mAP", "average precision of COCO, over overlaps of 0.5 to 0.95"),
+    _share("ap50", "AP50"),
+    _share("ap75", "AP75"),
+    _share("mmap", "mMAP", "average precision with confidence contours in place of overlaps"),
+    _share("pdq", "PDQ", "probability-based detection quality"),
+    _share("pdq_spatial", "PDQ, boxes"),
+    _share("pdq_label", "PDQ, classes"),
 )
 COLUMNS = (*_OF_DETECTIONS, *_OF_BOXES)
 _TABLE = ClusteredTable(
@@ -144,7 +122,7 @@ def kitti_section(table: Table) -> str:
 
 def pooled_section(table: Table) -> str:
     """Calibration of the matched boxes of all folds together; empty for sets without folds."""
-    shown = (ECE_Z, ECE_Q, COVERAGE)
+    shown = (scoring.ECE_Z, scoring.ECE_Q, scoring.COVERAGE)
     lines = []
     for name, row in table.rows.items():
         folds = row.details.get("residuals") or []
@@ -159,8 +137,8 @@ def pooled_section(table: Table) -> str:
             band = scores["floors"].get(column.name)
             limit = "" if band is None else f" ({column.text(band['q95'])})"
             cells.append(f"{column.text(scores['columns'][column.name])}{limit}")
-        lines.append([row_label(name, table), *cells, NLL.text(nll)])
-    headings = ["", "boxes", "scale", *(column.heading for column in shown), NLL.heading]
+        lines.append([row_label(name, table), *cells, scoring.NLL.text(nll)])
+    headings = ["", "boxes", "scale", *(column.heading for column in shown), scoring.NLL.heading]
     return lines_of(headings, lines) if lines else ""
 
 
@@ -170,7 +148,7 @@ def _pooled_scores(folds: Sequence[Mapping[str, Any]], *, bins: int, df: int) ->
     images = [torch.tensor(fold["image"]) for fold in folds]
     number = torch.cat([(fold << 32) + image for fold, image in enumerate(images)])
     pred = Normal(torch.zeros_like(z), torch.ones_like(z))
-    return clustered_scores(pred, z, number.unique(return_inverse=True)[1], bins=bins, df=df)
+    return scoring.clustered_scores(pred, z, number.unique(return_inverse=True)[1], bins=bins, df=df)
 
 
 def corner_section(table: Table) -> str:
