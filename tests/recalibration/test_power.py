@@ -177,7 +177,7 @@ def test_power_has_gradients_to_the_scale():
     ("pred", "name"),
     [
         (Gamma(torch.ones(9), torch.ones(9)), "with a location and a scale for Power, got Gamma"),
-        (fcal.models.mixture([Normal(torch.zeros(9), 1.0)] * 2), "a scale for Power, got MixtureSameFamily"),
+        (fcal.models.mixture([Gamma(torch.ones(9), 1.0)] * 2), "a scale for Power, got MixtureSameFamily"),
         (MultivariateNormal(torch.zeros(9, 2), torch.eye(2)), "of scalars for Power, got MultivariateNormal"),
     ],
 )

@@ -15,7 +15,7 @@ from fcal.crossfitting.recentering import has_location, location_of
 from fcal.distributions.family import law_of
 from fcal.distributions.functional import cat, index_select, with_parameters
 from fcal.models.predicting import predict
-from fcal.recalibration.calibration_data import has_scale
+from fcal.recalibration.location_and_scale import has_scale
 
 _FEWEST_FOLDS = 3  # of two folds, each row has been seen by one model only, and there is nothing to compare
 _LARGEST_SHARE = 0.5  # of the squared error; beyond it, disagreement is no small correction any more
@@ -101,7 +101,7 @@ def levelled(held_out: Distribution, full: Distribution, fold: Tensor) -> Distri
         fold: Fold of each row. Shape ``(n,)``, the first dimension of the predictions.
 
     Returns:
-        The held-out predictions with other scales; unchanged if the family has no scale.
+        The held-out predictions with other scales; unchanged if the family has no scale, or is a mixture.
 
     Example:
         >>> from torch.distributions import Normal
@@ -112,7 +112,7 @@ def levelled(held_out: Distribution, full: Distribution, fold: Tensor) -> Distri
     law = law_of(held_out)
     if law_of(full).name != law.name:
         raise ValueError(f"expected `full` of the family {law.name}, got {law_of(full).name}")
-    if not has_scale(law):
+    if not has_scale(law) or law.family.component is not None:
         return held_out
     at = law.family.parameters.index("scale")
     scale, full_scale = (

@@ -10,6 +10,7 @@ from torch.distributions import Distribution, LogNormal
 from fcal._checks import check_count
 from fcal.distributions.family import Law
 from fcal.distributions.observation import observe
+from fcal.recalibration.location_and_scale import errors_in_scales, has_scale
 from fcal.residuals import residuals_of
 
 QUARTILES = 1.3489795003921634  # distance of the quartiles of the standard normal distribution
@@ -105,24 +106,6 @@ def calibration_data(
     law = law.with_leaves(leaves)
     distance, wild = _wild_rows(law, y, z, output)
     return CalibrationData(law, y, z, output, outputs, distance, wild)
-
-
-def has_scale(law: Law) -> bool:
-    """Whether predictions are a location plus a scale times noise (in the logarithm, for LogNormal)."""
-    family = law.family
-    return (
-        not family.event_dim
-        and family.location == "loc"
-        and "scale" in family.parameters
-        and (family.support is None or law.kind is LogNormal)
-    )
-
-
-def errors_in_scales(law: Law, target: Tensor) -> Tensor:
-    """Target minus location, in scales. Shape ``(n,)``."""
-    value, _, _ = law.pull_back(target)
-    named = dict(zip(law.family.parameters, law.parameters, strict=True))
-    return ((value.log() if law.kind is LogNormal else value) - named["loc"]) / named["scale"]
 
 
 def _wild_rows(law: Law, target: Tensor, z: Tensor, output: Tensor) -> tuple[Tensor, Tensor]:

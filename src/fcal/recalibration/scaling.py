@@ -13,7 +13,8 @@ from fcal.distributions import AffineMap, Warped
 from fcal.distributions.family import Law, law_of
 from fcal.distributions.functional import with_cdf
 from fcal.distributions.location_scale import LAPLACE, NORMAL
-from fcal.recalibration.calibration_data import CalibrationData, errors_in_scales, has_scale
+from fcal.recalibration.calibration_data import CalibrationData
+from fcal.recalibration.location_and_scale import errors_in_scales, has_scale, location_and_scale, rescaled
 from fcal.recalibration.recalibrator import Recalibrator, register
 
 _CLOSE = 1e-12  # of log factors
@@ -77,8 +78,9 @@ class Temperature(_Scaling):
 
     For normal predictions the factor is :math:`\sqrt{\overline{z^2}}`, for Laplace ones the mean of
     :math:`|y - \mu| / s`; for other families with a location and a scale the root of the likelihood's derivative, to
-    1e-12. Families without a scale have their residuals divided by :math:`\sqrt{\overline{z^2}}`, which is the most
-    likely factor there. The covariance of a multivariate normal prediction is multiplied by the factor's square.
+    1e-12. Components of a mixture of such families, as an ensemble predicts, move apart by the same factor, so that its
+    shape stays. Families without a scale have their residuals divided by :math:`\sqrt{\overline{z^2}}`, the most likely
+    factor there. The covariance of a multivariate normal prediction is multiplied by the factor's square.
 
     It repairs predictions that are over- or under-confident by the same factor everywhere, and needs few data; it
     changes neither the location nor the shape.
@@ -165,7 +167,8 @@ class Power(Recalibrator):
 
     Both are the most likely values on the calibration data, b between 0 and 4. Networks that were trained too long
     often spread their scales too much, small ones being too small and large ones too large (b < 1); averages of several
-    networks spread them too little (b > 1). It changes neither the location nor the shape.
+    networks spread them too little (b > 1). It changes neither the location nor the shape. The scale of a mixture is
+    that of all its components together.
 
     Example:
         Errors of 1 where 0.1 was predicted, and of 2 where 10 was:
@@ -191,7 +194,7 @@ class Power(Recalibrator):
 
     def _fitted(self, data: CalibrationData) -> dict[str, Tensor]:
         data = data.without_wild_rows()
-        log_scale = _scale_of(data.law).double().expand(data.z.shape).log()
+        log_scale = location_and_scale(data.law).scale.double().expand(data.z.shape).log()
         middle = log_scale.mean()
         steps = log_scale - middle
         factor = Temperature()._fitted(data)["factor"].double()
@@ -201,8 +204,7 @@ class Power(Recalibrator):
         return {"factor": at.detach()[0].exp(), "exponent": _power(at.detach()[1]), "unit": middle.exp()}
 
     def _repaired(self, pred: Distribution, tensors: Mapping[str, Tensor]) -> Distribution:
-        law = law_of(pred)
-        scale = _scale_of(law)
+        scale = location_and_scale(law_of(pred)).scale
         factor, exponent, unit = (tensors[name].to(scale) for name in self.tensor_names)
         return _rescaled(pred, torch.zeros(()), factor * (scale / unit).pow(exponent - 1))
 
@@ -210,10 +212,6 @@ class Power(Recalibrator):
 def _power(at: Tensor) -> Tensor:
     """A power between 0 and its largest value; 1 at ``-log(largest - 1)``."""
     return _LARGEST_POWER * torch.sigmoid(at)
-
-
-def _scale_of(law: Law) -> Tensor:
-    return dict(zip(law.family.parameters, law.parameters, strict=True))["scale"]
 
 
 def _most_likely_of_scale(data: CalibrationData) -> tuple[Tensor, Tensor]:
@@ -232,20 +230,11 @@ def is_normal_scale(law: Law) -> bool:
 
 def _mean_nll(data: CalibrationData, shift: Tensor, factor: Tensor) -> Tensor:
     """Mean negative log-likelihood after the shift (in scales) and rescaling, up to a constant."""
-    law = _shifted(data.law, shift, factor)
+    law = rescaled(data.law, shift, factor)
     value, _, _ = law.pull_back(data.target)
     if law.family.log_prob is not None:
         return -law.family.log_prob(value, *law.parameters).mean()
     return -law._replace(transforms=()).distribution().log_prob(value).mean()
-
-
-def _shifted(law: Law, shift: Tensor, factor: Tensor) -> Law:
-    """Location shifted by ``shift`` scales, scale multiplied by ``factor``; parameters keep their dtype."""
-    named = dict(zip(law.family.parameters, law.parameters, strict=True))
-    loc, scale = named["loc"], named["scale"]
-    named["loc"] = loc + scale * shift.to(scale)
-    named["scale"] = scale * factor.to(scale)
-    return law._replace(parameters=tuple(named[name] for name in law.family.parameters))
 
 
 def _rescaled(pred: Distribution, shift: Tensor, factor: Tensor) -> Distribution:
@@ -254,7 +243,7 @@ def _rescaled(pred: Distribution, shift: Tensor, factor: Tensor) -> Distribution
     if law.family.event_dim:
         return _shifted_vectors(law, shift, factor)
     if has_scale(law):
-        return with_cdf(_shifted(law, shift, factor).distribution())
+        return with_cdf(rescaled(law, shift, factor).distribution())
     like = law.parameters[0]
     return Warped(pred, AffineMap(shift.to(like), factor.to(like)))
 
