@@ -136,7 +136,7 @@ def bad_files(folder: Path) -> dict[str, tuple[Path, str]]:
     return {
         "empty": (text("empty.csv", ""), "empty.csv"),
         "header only": (text("header.csv", good), "header.csv"),
-        "missing column": (text("missing.csv", "mean,sd,target\n1,2,3\n"), "'sd'"),
+        "missing column": (text("missing.csv", "mean,width,target\n1,2,3\n"), "'width'"),
         "text": (text("text.csv", good + "1,2,3\n1,two,3\n"), "'two'"),
         "negative std": (text("negative.csv", good + "1,2,3\n1,-2,3\n"), "row 2"),
         "std NaN": (text("nan.csv", good + "1,nan,3\n1,2,3\n"), "row 1"),

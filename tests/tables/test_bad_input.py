@@ -80,10 +80,10 @@ def test_file_without_permission_is_refused(tmp_path, monkeypatch):
 
 
 def test_missing_column_is_named_with_those_that_exist(tmp_path):
-    path = csv(tmp_path, "Mean,std,target,<script>\n1,1,1,1\n")
-    refuse(path, r"with a column 'mean', got 'Mean', 'std', 'target', '<script>' \(did you mean 'Mean'\?\)$")
-    path = parquet(tmp_path, {"mean": [1.0], "stdev": [1.0], "target": [1.0]})
-    refuse(path, r"with a column 'std', got 'mean', 'stdev', 'target' \(did you mean 'std")
+    path = csv(tmp_path, "Meann,std,target,<script>\n1,1,1,1\n")
+    refuse(path, r"with a column 'mean', got 'Meann', 'std', 'target', '<script>' \(did you mean 'Meann'\?\)$")
+    path = parquet(tmp_path, {"mean": [1.0], "stdv": [1.0], "target": [1.0]})
+    refuse(path, r"with a column 'std', got 'mean', 'stdv', 'target' \(did you mean 'std")
     refuse(parquet(tmp_path, {"mean": [1.0], "std": [1.0]}), r"with a column 'target', got 'mean', 'std'$")
     refuse(parquet(tmp_path, GOOD), r"with a column 'grop', got", columns=Columns(group="grop"))
     refuse(parquet(tmp_path, GOOD), r"with a column 'id', got", columns=Columns(cluster="id"))

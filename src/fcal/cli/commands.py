@@ -8,6 +8,7 @@ import errno
 import importlib
 import json
 import os
+import shlex
 import signal
 import sys
 import traceback
@@ -193,7 +194,15 @@ def _add_predict(commands: Commands) -> None:
 
 def _add_columns(command: _Parser) -> None:
     for name, content in (("mean", "predicted means"), ("std", "predicted sd"), ("target", "true values")):
-        command.add_argument(f"--{name}", metavar="COL", default=name, help=f"column of {content} (default {name})")
+        text = f"column of {content} (default {name}, or a usual name that the file has)"
+        command.add_argument(f"--{name}", metavar="COL", default=name, help=text)
+    for name, content in (("variance", "predicted variances"), ("log-variance", "their logarithms")):
+        command.add_argument(f"--{name}", metavar="COL", help=f"column of {content}, instead of std")
+    for name in ("lower", "upper"):
+        command.add_argument(f"--{name}", metavar="COL", help=f"{name} bounds of intervals, instead of mean and std")
+    command.add_argument(
+        "--level", metavar="P", type=float, default=0.9, help="probability of these intervals (default 0.9)"
+    )
     command.add_argument("--quantiles", metavar="PATTERN", help="columns of quantiles instead of mean and std, as 'q*'")
     command.add_argument(
         "--family", default="normal", help="law of mean and std: normal, laplace, student-t:5, ... (default normal)"
@@ -308,8 +317,29 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(error, ModuleNotFoundError) and not (error.name or "fcal").startswith("fcal"):
             return _print_error(f"expected {error.name} for this command; pip install 'fcal[cli]'", _BAD_INPUT)
         if isinstance(error, _BAD_INPUT_ERRORS) or (isinstance(error, OSError) and error.errno in _WRONG_NAMES):
-            return _print_error(str(error), _BAD_INPUT)
+            return _print_error(f"{error}{_remedy(words, error)}", _BAD_INPUT)
         return _print_error(f"{type(error).__name__}: {error} (--debug shows where)", _FAILED)
+
+
+def _remedy(words: Sequence[str], error: BaseException) -> str:
+    """The whole command that works, for an error that knows the names of columns which do.
+
+    Example:
+        >>> error = ValueError("...")
+        >>> error.options = {"std": None, "variance": "var"}
+        >>> _remedy(["evaluate", "a.csv", "--std", "var"], error)
+        '; type: fcal evaluate a.csv --variance var'
+    """
+    options = getattr(error, "options", None)
+    if not options:
+        return ""
+    flags = {f"--{role.replace('_', '-')}": name for role, name in options.items()}
+    kept: list[str] = []
+    for word, before in zip(words, ("", *words), strict=False):
+        if before not in flags and word not in flags and word.split("=")[0] not in flags:
+            kept.append(word)
+    named = [part for flag, name in flags.items() if name is not None for part in (flag, name)]
+    return f"; type: fcal {shlex.join([*kept, *named])}"
 
 
 def _print_error(message: str, code: int) -> int:

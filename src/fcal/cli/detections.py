@@ -25,6 +25,11 @@ _TABLE_OPTIONS = {
     "mean": "mean",
     "std": "std",
     "target": "target",
+    "variance": None,
+    "log_variance": None,
+    "lower": None,
+    "upper": None,
+    "level": 0.9,
     "family": "normal",
     "out": None,
 }

@@ -91,6 +91,11 @@ def columns_of(arguments: Namespace) -> Columns:
         target=arguments.target,
         group=getattr(arguments, "group", None),
         cluster=getattr(arguments, "cluster", None),
+        variance=arguments.variance,
+        log_variance=arguments.log_variance,
+        lower=arguments.lower,
+        upper=arguments.upper,
+        level=arguments.level,
         quantiles=arguments.quantiles,
     )
 

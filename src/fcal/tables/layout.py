@@ -1,14 +1,16 @@
 """Layouts of prediction tables: columns of moments, of a covariance matrix, or of quantiles."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from itertools import count, pairwise
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution, Independent, MultivariateNormal
 
+from fcal._checks import check_number
 from fcal.distributions import QuantileLaw
 from fcal.tables import families
 from fcal.tables.readers import Block, TableFile, file_error, shown
@@ -16,6 +18,27 @@ from fcal.tables.readers import Block, TableFile, file_error, shown
 _SYMMETRY = 1e-4  # largest difference of cov_i_j and cov_j_i, relative to both standard deviations
 _MANY_LEVELS = 7
 _MAX_SINGLE_DIGITS = 10  # up to this dimension `cov_01` is unambiguous
+
+
+_AS_DEVIATION: dict[str, Callable[[Tensor], Tensor]] = {
+    "std": lambda values: values,
+    "variance": torch.sqrt,
+    "log_variance": lambda values: (values.double() / 2).exp(),
+}
+_DEVIATIONS: dict[str, Callable[[Block, str], Tensor]] = {
+    "std": lambda block, name: block.positive(name),
+    "variance": lambda block, name: block.positive(name).sqrt(),
+    "log_variance": lambda block, name: _exponential(block, name),
+}
+_WORDS = {"std": "std", "variance": "variance", "log_variance": "log-variance"}
+_LARGEST_LOG = 700.0  # of a variance: beyond, it is infinite or 0 in float64
+
+
+def _exponential(block: Block, name: str) -> Tensor:
+    """Standard deviations of logarithms of variances, in float64, since their range is wide."""
+    values = block.finite(name)
+    block.check((name,), f"within {_LARGEST_LOG:g} of 0", lambda column: column.abs() > _LARGEST_LOG)
+    return _AS_DEVIATION["log_variance"](values)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +53,11 @@ class Columns:
         cluster: Column of cluster labels.
         cov: Prefix of ``cov_0_1``. By default ``mean`` with "mean" replaced by "cov", so that ``mean_recalibrated``
             goes with ``cov_recalibrated``.
+        variance: Column, or prefix, of predicted variances in place of standard deviations.
+        log_variance: The same for logarithms of variances.
+        lower: Column of the lower bounds of central intervals, in place of mean and standard deviation.
+        upper: Column of their upper bounds.
+        level: Probability of these intervals.
         quantiles: Pattern of quantile columns, in which the star stands for per cent: ``q*`` matches ``q05``,
             ``q2.5`` and ``q50``. By default ``q*`` is tried where there is no standard deviation.
         target_optional: Whether the targets may be absent; all are missing then.
@@ -45,22 +73,42 @@ class Columns:
     group: str | None = None
     cluster: str | None = None
     cov: str | None = None
+    variance: str | None = None
+    log_variance: str | None = None
+    lower: str | None = None
+    upper: str | None = None
+    level: float = 0.9
     quantiles: str | None = None
     target_optional: bool = False
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name == "target_optional":
+            if field.name in ("target_optional", "level"):
                 continue
             if not isinstance(value, str) and (value is not None or field.default is not None):
                 raise TypeError(f"expected `{field.name}` a column name, got {value!r}")
         if self.quantiles is not None and self.quantiles.count("*") != 1:
             raise ValueError(f"expected `quantiles` a pattern with one star, as 'q*', got {self.quantiles!r}")
+        check_number("level", self.level, low=1e-6, high=1 - 1e-6)
+        if (self.lower is None) != (self.upper is None):
+            given, other = ("upper", "lower") if self.lower is None else ("lower", "upper")
+            raise ValueError(f"expected `{given}` together with `{other}`, got no {other}")
+        spreads = [name for name in ("variance", "log_variance", "lower", "quantiles") if getattr(self, name)]
+        if len(spreads) > 1:
+            raise ValueError(f"expected one way to tell the size of error bars, got {' and '.join(spreads)}")
 
     def labels(self) -> tuple[str, ...]:
         """Columns of labels, if any."""
         return tuple(dict.fromkeys(name for name in (self.group, self.cluster) if name is not None))
+
+    def spread(self) -> tuple[str, str]:
+        """What tells the size of error bars, ``"std"``, ``"variance"`` or ``"log_variance"``, and its column."""
+        for name in ("variance", "log_variance"):
+            column = getattr(self, name)
+            if column is not None:
+                return name, column
+        return "std", self.std
 
     def covariance_prefix(self) -> str:
         """Prefix of the names of covariances."""
@@ -96,37 +144,75 @@ def layout_of(file: TableFile, columns: Columns, family: str) -> Layout:
     """
     for name in columns.labels():
         file.require(name)
+    if columns.lower is not None and columns.upper is not None:
+        tail = (1 - columns.level) / 2
+        bounds = {columns.lower: 100 * tail, columns.upper: 100 * (1 - tail)}
+        return _quantiles(file, columns, {file.require(name): level for name, level in bounds.items()})
     if columns.quantiles is not None:
-        return _quantiles(file, columns, columns.quantiles)
-    if columns.mean in file.names and columns.std in file.names:
-        return _moments((columns.mean,), (columns.std,), _target(file, columns), family, scalar=True)
-    if columns.mean not in file.names and f"{columns.mean}_0" in file.names:
-        return _vectors(file, columns, family)
-    is_default = columns.mean == Columns.mean and columns.std == Columns.std
-    if is_default and _levels(file, "q*"):
-        return _quantiles(file, columns, "q*")
+        return _quantiles(file, columns, _checked_levels(file, columns.quantiles))
+    spread = columns.spread()[1]
+    if columns.mean in file.names and spread in file.names:
+        return _moments((columns.mean,), (spread,), _target(file, columns), columns, family, scalar=True)
+    endings = vector_endings(file, columns) if columns.mean not in file.names else ()
+    if endings:
+        return _vectors(file, columns, family, endings)
+    is_default = columns.mean == Columns.mean and spread == Columns.std
+    if is_default and has_quantiles(file):
+        return _quantiles(file, columns, _checked_levels(file, "q*"))
     file.require(columns.mean)
-    raise file.missing(columns.std)
+    raise file.missing(spread)
 
 
-def _vectors(file: TableFile, columns: Columns, family: str) -> Layout:
-    mean = _numbered(file, columns.mean)
-    without_target = columns.target_optional and f"{columns.target}_0" not in file.names
-    target = () if without_target else _numbered(file, columns.target, len(mean))
+def has_quantiles(file: TableFile) -> bool:
+    """Whether a file has columns of quantiles under their usual names, ``q05`` and so on."""
+    return bool(_levels(file, "q*"))
+
+
+def vector_endings(file: TableFile, columns: Columns) -> tuple[str, ...]:
+    """Endings of the columns of several outputs: ``0``, ``1``, ..., or those that means and error bars share."""
+    if f"{columns.mean}_0" in file.names:
+        return tuple(map(str, range(_count_numbered(file, columns.mean))))
+    prefix, spread = f"{columns.mean}_", columns.spread()[1]
+    endings = (name.removeprefix(prefix) for name in file.names if name.startswith(prefix))
+    return tuple(ending for ending in endings if f"{spread}_{ending}" in file.names)
+
+
+def _vectors(file: TableFile, columns: Columns, family: str, endings: Sequence[str]) -> Layout:
+    numbered = endings[0] == "0"
+    target = () if columns.target_optional and f"{columns.target}_{endings[0]}" not in file.names else columns.target
+    if numbered:  # a gap or another number of columns is told
+        for name in (columns.mean, *([target] if target else [])):
+            _check_numbered(file, name, len(endings))
+    mean = _ending(file, columns.mean, endings)
+    targets = _ending(file, target, endings) if target else ()
     prefix = columns.covariance_prefix()
-    if _covariance_name(file, prefix, 0, 0, len(mean)) is None:
-        return _moments(mean, _numbered(file, columns.std, len(mean)), target, family, scalar=False)
+    if not numbered or _covariance_name(file, prefix, 0, 0, len(mean)) is None:
+        spread = columns.spread()[1]
+        if numbered:
+            _check_numbered(file, spread, len(endings))
+        return _moments(mean, _ending(file, spread, endings), targets, columns, family, scalar=False)
     if family != "normal":
         raise file_error(file.path, "of the family normal where it has covariances", shown(family))
     indices = range(len(mean))
-    return _covariances(mean, [[_covariance(file, prefix, i, j, len(mean)) for j in indices] for i in indices], target)
+    return _covariances(mean, [[_covariance(file, prefix, i, j, len(mean)) for j in indices] for i in indices], targets)
+
+
+def _ending(file: TableFile, prefix: str, endings: Sequence[str]) -> tuple[str, ...]:
+    return tuple(file.require(f"{prefix}_{ending}") for ending in endings)
 
 
 def _moments(
-    mean: tuple[str, ...], std: tuple[str, ...], target: tuple[str, ...], family: str, *, scalar: bool
+    mean: tuple[str, ...],
+    spread: tuple[str, ...],
+    target: tuple[str, ...],
+    columns: Columns,
+    family: str,
+    *,
+    scalar: bool,
 ) -> Layout:
-    """Means and standard deviations of one or several targets per row."""
-    moments = families.family(family)
+    """Means and standard deviations, or variances, of one or several targets per row."""
+    moments, (kind, _) = families.family(family), columns.spread()
+    deviation = _DEVIATIONS[kind]
 
     def stacked(columns: list[Tensor]) -> Tensor:
         return columns[0] if scalar else torch.stack(columns, -1)
@@ -134,23 +220,27 @@ def _moments(
     def prediction(block: Block) -> tuple[Distribution, Tensor]:
         """A distribution per row, of batch shape (N,), or per row and output, as ``Independent``."""
         loc = stacked([block.finite(name) for name in mean])
-        scale = stacked([block.positive(name) for name in std])
+        scale = stacked([deviation(block, name) for name in spread])
         true_values = stacked([block.target(name) for name in target]) if target else torch.full_like(loc, torch.nan)
         if moments.impossible is not None:
             assert moments.requirement is not None
-            for pair in zip(mean, std, strict=True):
-                block.check(pair, moments.requirement, moments.impossible)
+            for pair in zip(mean, spread, strict=True):
+                block.check(pair, moments.requirement, partial(_of_moments, moments.impossible, kind))
         dtype = torch.promote_types(loc.dtype, scale.dtype)
         pred = moments.law(loc.to(dtype), scale.to(dtype))
         return pred if scalar else Independent(pred, 1, validate_args=False), true_values
 
     count = "" if scalar else f"{len(mean)} outputs, "
     return Layout(
-        numbers=(*mean, *std, *target),
-        description=f"{family}: {count}mean {_span(mean)}, std {_span(std)}, target {_span(target)}",
+        numbers=(*mean, *spread, *target),
+        description=f"{family}: {count}mean {_span(mean)}, {_WORDS[kind]} {_span(spread)}, target {_span(target)}",
         prediction=prediction,
         outputs=() if scalar else mean,
     )
+
+
+def _of_moments(impossible: Callable[..., Tensor], kind: str, mean: Tensor, spread: Tensor) -> Tensor:
+    return impossible(mean, _AS_DEVIATION[kind](spread))
 
 
 def _covariances(mean: tuple[str, ...], cov: list[list[str]], target: tuple[str, ...]) -> Layout:
@@ -185,9 +275,8 @@ def _covariances(mean: tuple[str, ...], cov: list[list[str]], target: tuple[str,
     return Layout((*mean, *entries, *target), f"multivariate normal of {len(mean)}: {columns}", prediction)
 
 
-def _quantiles(file: TableFile, columns: Columns, pattern: str) -> Layout:
-    """Quantiles of one target per row, at the same levels in every row."""
-    levels = _checked_levels(file, pattern)
+def _quantiles(file: TableFile, columns: Columns, levels: Mapping[str, float]) -> Layout:
+    """Quantiles of one target per row, at the same levels in every row; levels in per cent by column, rising."""
     names = tuple(file.require(name) for name in levels)
     fractions = [level / 100 for level in levels.values()]
     target = _target(file, columns)
@@ -207,18 +296,22 @@ def _quantiles(file: TableFile, columns: Columns, pattern: str) -> Layout:
     return Layout((*names, *target), description, prediction, keeps_family=False)
 
 
-def _numbered(file: TableFile, prefix: str, size: int | None = None) -> tuple[str, ...]:
-    """Names ``prefix_0``, ``prefix_1``, ... without a gap, ``size`` of them where it is given."""
+def _count_numbered(file: TableFile, prefix: str) -> int:
+    """Number of the names ``prefix_0``, ``prefix_1``, ... before the first gap."""
     names = set(file.names)
-    number = next(i for i in count() if f"{prefix}_{i}" not in names)
+    return next(i for i in count() if f"{prefix}_{i}" not in names)
+
+
+def _check_numbered(file: TableFile, prefix: str, size: int) -> None:
+    """Refuse names ``prefix_0``, ``prefix_1``, ... with a gap, or of which there are not ``size``."""
+    number = _count_numbered(file, prefix)
     pattern = re.compile(re.escape(prefix) + r"_(\d+)")
-    has_gap = any((match := pattern.fullmatch(name)) and int(match[1]) >= number for name in names)
-    if (size is not None and number < size) or has_gap:
+    has_gap = any((match := pattern.fullmatch(name)) and int(match[1]) >= number for name in file.names)
+    if number < size or has_gap:
         file.require(f"{prefix}_{number}")
-    if size is not None and number > size:
+    if number > size:
         requirement = f"with {size} columns {shown(prefix + '_0')} and on, one for each mean"
         raise file_error(file.path, requirement, f"{number}")
-    return tuple(file.require(f"{prefix}_{i}") for i in range(number))
 
 
 def _covariance(file: TableFile, prefix: str, i: int, j: int, size: int) -> str:

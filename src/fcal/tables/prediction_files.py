@@ -22,6 +22,7 @@ from fcal.metrics.state import MAX_GROUPS
 from fcal.tables import families
 from fcal.tables.layout import Columns, Layout, layout_of
 from fcal.tables.readers import Block, TableError, TableFile, file_error, shown
+from fcal.tables.usual_names import recognised
 
 READERS: dict[str, type[TableFile]] = {}  # by suffix; filled in ``fcal.tables``
 _CHUNK_ROWS = 1 << 18
@@ -69,7 +70,7 @@ class Predictions:
 
     Attributes:
         files: Paths of the files, in the order they are read.
-        columns: The requested column names.
+        columns: Names of the columns in use.
         layout: The columns in use.
         rows: Number of rows of all files; None where only reading a file would tell.
         chunk_rows: Largest number of rows of a chunk.
@@ -142,7 +143,10 @@ def open_predictions(
     The columns determine the layout: ``mean``, ``std``, ``target``; several outputs as ``mean_0``, ``std_0``,
     ``target_0``, ``mean_1``, ...; with a covariance as ``cov_0_0``, ``cov_1_0``, ... instead of ``std_0``; or quantiles
     as ``q05``, ``q50``, ``q97.5`` (the number is per cent) with ``target``. An NPZ array of shape ``(N, D)`` called
-    ``mean`` is read as ``mean_0``, ``mean_1``, ...
+    ``mean`` is read as ``mean_0``, ``mean_1``, ... Outputs may have other endings, as in ``mean_x``, ``std_x``.
+
+    Default names that a file does not have are replaced by usual ones that it has: ``mu``, ``sigma``, ``y``;
+    ``y_pred``, ``y_std``, ``y_true``; ``prediction``, ``variance``, ``label``; and so on.
 
     Args:
         path: A file, a folder, a pattern such as ``predictions/*.parquet``, or several of these.
@@ -172,6 +176,7 @@ def open_predictions(
         raise TableError("expected `path` a file, a folder or a pattern of files, got an empty name")
     files = [file for name in paths for file in _find_files(Path(name))]
     tables = [READERS[file.suffix.lower()](file) for file in files]
+    columns = recognised(tables[0], columns)
     layout = layout_of(tables[0], columns, family)
     for table in tables[1:]:
         _check_same_columns(tables[0], table)
