@@ -42,8 +42,21 @@ def normal(n=10, sigma=1.0):
 Y = torch.linspace(-1, 1, 10)
 INTEGERS = torch.arange(10)
 REFUSED = {
-    "pred is a tensor": ((Y, Y), {}, TypeError, "expected `pred` a torch.distributions.Distribution, got Tensor"),
-    "target is a list": ((normal(), Y.tolist()), {}, TypeError, "expected `target` a torch.Tensor, got list"),
+    "pred is a tensor": (
+        (Y, Y),
+        {},
+        TypeError,
+        r"expected `pred` a Distribution \(or the options mean= and std=\), got Tensor",
+    ),
+    "target of texts": ((normal(), ["a"] * 10), {}, TypeError, "expected `target` of numbers, got a list of str"),
+    "no target": ((normal(),), {}, TypeError, "expected `target`, the true values, got None"),
+    "nothing": ((), {"target": Y}, TypeError, "expected `pred`, or `mean` with `std` or `variance`, got nothing"),
+    "mean alone": ((), {"target": Y, "mean": Y}, TypeError, "or `mean` with `std` or `variance`, got `mean`"),
+    "pred and mean": ((normal(), Y), {"mean": Y}, TypeError, "expected `pred` or moments, got both `pred` and `mean`"),
+    "two spreads": ((), {"target": Y, "mean": Y, "std": 1.0, "variance": 1.0}, TypeError, "got `mean` and `std`"),
+    "std of zero": ((), {"target": Y, "mean": Y, "std": [0.0] * 10}, ValueError, "expected `std` > 0 and finite"),
+    "mean= NaN": ((), {"target": Y, "mean": Y * torch.nan, "std": 1.0}, ValueError, "expected `mean` finite"),
+    "std too short": ((), {"target": Y, "mean": Y, "std": [1.0] * 3}, ValueError, r"expected `std` of shape \(10,\)"),
     "target of integers": (
         (normal(), INTEGERS),
         {},
@@ -96,7 +109,7 @@ REFUSED = {
         TypeError,
         "expected `group` a tensor of integers, got torch.float32",
     ),
-    "group list": ((normal(), Y), {"group": [0] * 10}, TypeError, "expected `group` a tensor of integers, got list"),
+    "group list short": ((normal(), Y), {"group": ["a"] * 3}, ValueError, r"expected `group` of shape \(10,\)"),
     "group short": ((normal(), Y), {"group": INTEGERS[:3]}, ValueError, r"expected `group` of shape \(10,\)"),
     "names without group": ((normal(), Y), {"group_names": ["a"]}, ValueError, "expected `group` beside `group_names`"),
     "names twice": (
@@ -117,7 +130,13 @@ REFUSED = {
         TypeError,
         "expected `cluster` of an integer dtype, got torch.float32",
     ),
-    "cluster list": ((normal(), Y), {"cluster": [0] * 10}, TypeError, "expected `cluster` a torch.Tensor, got list"),
+    "cluster list short": ((normal(), Y), {"cluster": ["a"] * 3}, ValueError, r"expected `cluster` of shape \(10,\)"),
+    "mask a list of numbers": (
+        (normal(), Y),
+        {"valid_mask": [1.0] * 10},
+        TypeError,
+        "`valid_mask` of True and False, got a",
+    ),
     "cluster short": ((normal(), Y), {"cluster": INTEGERS[:3]}, ValueError, r"expected `cluster` of shape \(10,\)"),
     "cluster per coordinate": (
         (MultivariateNormal(torch.zeros(5, 2), torch.eye(2)), Y.reshape(5, 2)),

@@ -19,8 +19,8 @@ from fcal.cli.commands import print_json, printable
 from fcal.cli.consoles import report_console
 from fcal.metrics import Report, sigma_groups
 from fcal.metrics.accumulation import accumulate
-from fcal.metrics.report import Floor
 from fcal.metrics.report_from_state import report_from_state
+from fcal.metrics.report_text import GROUP_HEADINGS, NUMBER_HEADINGS, group_rows, number_rows, score_line
 from fcal.metrics.state import Grid, State, empty_state
 from fcal.tables import SUFFIX, Chunk, Columns, Predictions, open_predictions, read_origin
 
@@ -172,7 +172,7 @@ def _print_report(report: Report, source: str, *, page: str | None, order: str) 
     for warning in report.warnings:
         console.print(_plain(f"warning: {warning}", style="yellow"))
     console.print(_numbers(report))
-    console.print(_scores(report))
+    console.print(Text(score_line(report)))
     if report.groups:
         console.print(_group_table(report.groups, order))
     console.print(Text(f"{report.n:,} scalars; {report.assumption}; smooth test of N(0, 1): p = {report.p_value:.3g}"))
@@ -181,55 +181,23 @@ def _print_report(report: Report, source: str, *, page: str | None, order: str) 
 
 
 def _numbers(report: Report) -> Table:
-    caption = f"S = {report.bins}, K = {report.df}, n = {report.n:,}"
-    table = Table("", "value", "calibrated model", "95 % below", caption=caption)
-    for name, interval, ideal in (("scale of z", report.scale, "1"), ("shift of z", report.shift, "0")):
-        table.add_row(name, f"{interval.value:.3f} ({interval.low:.3f} to {interval.high:.3f})", ideal, "")
-    table.add_row("shape of z", f"{report.shape:.3f}", "0", "")
-    for level, share in report.coverage.items():
-        table.add_row(f"within {float(level):.0%}", f"{share:.1%}", f"{float(level):.0%}", "")
-    rows: tuple[tuple[str, float | None, Floor | None], ...] = (
-        ("ECE(z)", report.ece_z, report.ece_z_floor),
-        ("MCE(z)", report.mce_z, report.mce_z_floor),
-        ("ECE(q)", report.ece_q, report.ece_q_floor),
-        ("MCE(q)", report.mce_q, report.mce_q_floor),
-        ("ENCE", report.ence, report.ence_floor),
-    )
-    for name, value, floor in rows:
-        low, high = (None, None) if floor is None else (floor.expected, floor.q95)
-        table.add_row(name, number(value), number(low), number(high))
+    table = Table(*NUMBER_HEADINGS, caption=f"S = {report.bins}, K = {report.df}, n = {report.n:,}")
+    for row in number_rows(report):
+        table.add_row(*row)
     return table
-
-
-def _scores(report: Report) -> Text:
-    named = {
-        "NLL": report.nll,
-        "CRPS": report.crps,
-        "RMSE": report.rmse,
-        "bias": report.bias,
-        "sharpness": report.sharpness,
-        "AUSE": report.ause,
-    }
-    return Text(", ".join(f"{name} {number(value)}" for name, value in named.items()))
 
 
 def _group_table(groups: Mapping[str, Report], order: str) -> Table:
     shown = list(groups.items()) if order == "as they are" else sorted(groups.items(), key=_badness, reverse=True)
     left_out = len(shown) - _MOST_GROUPS
     more = f"; {left_out} more: --json or --out shows all" if left_out > 0 else ""
-    table = Table("group", "n", "verdict", "scale of z", "shift", "in 90%", caption=f"{order}{more}")
+    table = Table(*GROUP_HEADINGS, caption=f"{order}{more}")
     table.columns[0].min_width = 8
     for column in table.columns[1:]:
         column.no_wrap = True
-    for name, report in shown[:_MOST_GROUPS]:
-        table.add_row(
-            _plain(name[:_LONGEST_GROUP] or "(empty)"),
-            f"{report.n:,}",
-            Text(report.word, style=_colour(report)),
-            f"{report.scale.value:.2f} ({report.scale.low:.2f}-{report.scale.high:.2f})",
-            f"{report.shift.value:+.2f}",
-            f"{report.coverage['0.9']:.0%}",
-        )
+    listed = dict(shown[:_MOST_GROUPS])
+    for (name, count, word, *rest), report in zip(group_rows(listed), listed.values(), strict=True):
+        table.add_row(_plain(name[:_LONGEST_GROUP]), count, Text(word, style=_colour(report)), *rest)
     return table
 
 
@@ -244,11 +212,6 @@ def _colour(report: Report) -> str:
     if report.verdict != "calibrated":
         return "bold red"
     return "bold green" if report.conclusive else "yellow"
-
-
-def number(value: float | None) -> str:
-    """Four digits, or a dash."""
-    return "-" if value is None else f"{value:.4g}"
 
 
 def _plain(text: str, style: str = "") -> Text:

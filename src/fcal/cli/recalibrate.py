@@ -13,10 +13,11 @@ from fcal._files import provenance
 from fcal._progress import ProgressBar
 from fcal.cli.commands import print_json, say
 from fcal.cli.consoles import report_console
-from fcal.cli.evaluate import MIN_TARGETS, check_writable, columns_of, number
+from fcal.cli.evaluate import MIN_TARGETS, check_writable, columns_of
 from fcal.metrics import Report
 from fcal.metrics.accumulation import accumulate
 from fcal.metrics.report_from_state import report_from_state
+from fcal.metrics.report_text import number
 from fcal.metrics.state import Grid, empty_state
 from fcal.recalibration import Recalibrator
 from fcal.tables import SUFFIX, Predictions, TableError, open_predictions, whole, write_origin, write_repaired

@@ -3,49 +3,60 @@
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
+from torch.distributions import Distribution, Normal
 
-from fcal._checks import check_integer, check_number
+from fcal._arrays import as_flags, as_labels, as_numbers
+from fcal._checks import check_integer, check_number, check_values
 from fcal.metrics.accumulation import accumulate
 from fcal.metrics.report import Report
 from fcal.metrics.report_from_state import report_from_state
 from fcal.metrics.state import MAX_GROUPS, Grid
 
+ArrayLike = Any  # a tensor, or an array, series or list of another library
 _OCTAVES = 64  # of sigma, on either side of 1
 
 
 def evaluate(
-    pred: Distribution,
-    target: Tensor,
+    pred: Distribution | None = None,
+    target: ArrayLike | None = None,
     *,
+    mean: ArrayLike | None = None,
+    std: ArrayLike | None = None,
+    variance: ArrayLike | None = None,
     df: int = 75,
     bins: int = 20,
-    valid_mask: Tensor | None = None,
-    cluster: Tensor | None = None,
-    group: Tensor | None = None,
+    valid_mask: ArrayLike | None = None,
+    cluster: ArrayLike | None = None,
+    group: ArrayLike | None = None,
     group_names: Sequence[str] | None = None,
     tolerance: float = 0.05,
 ) -> Report:
     """Are these error bars true?
 
+    Targets, means and all others may be tensors, NumPy arrays, pandas or polars series, or lists.
+
     Args:
-        pred: Prediction of any registered family, scalar or multivariate.
-        target: Targets, shaped like the prediction's samples; NaN where missing.
+        pred: Prediction of any registered family, scalar or multivariate; or pass ``mean`` and ``std``.
+        target: Targets, shaped like the prediction's samples; NaN (or None) where missing.
+        mean: Predicted means of normal distributions, in place of ``pred``.
+        std: Their standard deviations, or one for all.
+        variance: Their variances, in place of ``std``.
         df: Number K of squared residuals in a sum q.
         bins: Number S of equal-probability bins of ECE and MCE.
         valid_mask: True where a target counts; shaped like ``target`` or its rows.
-        cluster: Integers, equal for rows that belong together (one image, drive or track): intervals, bands and tests
-            then treat clusters as independent, not rows. Shaped like ``target`` or its rows.
-        group: Integers, the group of each row; every group gets a report of its own, its intervals and verdict
+        cluster: Equal for rows that belong together (one image, drive or track), numbers or names: intervals, bands and
+            tests then treat clusters as independent, not rows. Shaped like ``target`` or its rows.
+        group: The group of each row, numbers or names; every group gets a report of its own, its intervals and verdict
             corrected for the number of groups. Shaped like ``target`` or its rows.
-        group_names: Names of groups 0, 1, ...; their numbers by default.
+        group_names: Names of groups 0, 1, ...; by default what ``group`` has.
         tolerance: Relative error of the scale, and error of the mean in sd, that still counts as calibrated.
 
     Returns:
-        Numbers with their noise, a verdict, curves for figures, and a report of every group.
+        Numbers with their noise, a verdict, curves for figures, and a report of every group; ``print`` shows it.
 
     Raises:
         TypeError: Wrong types or dtypes, or a family that is not registered.
@@ -57,23 +68,61 @@ def evaluate(
         >>> report = fcal.evaluate(Normal(torch.zeros(5000), 0.5), target)
         >>> report.verdict, report.reason
         ('over-confident', 'errors are 1.98 (1.94 to 2.02) times as large as the predicted sd says')
+        >>> fcal.evaluate(mean=[1.0, 2.0, 3.0], std=[0.5, 0.5, 0.5], target=[1.1, None, 2.6]).n
+        2
     """
     grid = Grid(df, bins)
     check_number("tolerance", tolerance, low=0.0, high=1.0)
+    pred = _prediction(pred, mean, std, variance)
+    if target is None:
+        raise TypeError("expected `target`, the true values, got None")
     codes, names = _groups(group, group_names)
     count = len(names) if names is not None else 1
     fingerprints = fitted_on(pred)
     state = accumulate(
         pred,
-        target,
+        as_numbers("target", target),
         grid,
-        valid_mask=valid_mask,
+        valid_mask=None if valid_mask is None else as_flags("valid_mask", valid_mask),
         group=codes,
         groups=count,
-        cluster=cluster,
+        cluster=_clusters(cluster),
         fingerprinted=bool(fingerprints),
     )
     return report_from_state(state, grid, tolerance=tolerance, fitted_on=fingerprints, group_names=names)
+
+
+def _prediction(
+    pred: Distribution | None, mean: ArrayLike | None, std: ArrayLike | None, variance: ArrayLike | None
+) -> Distribution:
+    """The prediction, or normal distributions of moments."""
+    moments = {"mean": mean, "std": std, "variance": variance}
+    given = [name for name, values in moments.items() if values is not None]
+    if pred is not None:
+        if given:
+            raise TypeError(f"expected `pred` or moments, got both `pred` and `{given[0]}`")
+        if not isinstance(pred, Distribution):
+            kind = type(pred).__name__
+            raise TypeError(f"expected `pred` a Distribution (or the options mean= and std=), got {kind}")
+        return pred
+    if mean is None or (std is None) == (variance is None):
+        got = " and ".join(f"`{name}`" for name in given) or "nothing"
+        raise TypeError(f"expected `pred`, or `mean` with `std` or `variance`, got {got}")
+    loc = as_numbers("mean", mean)
+    name, spread = ("std", std) if variance is None else ("variance", variance)
+    scale = as_numbers(name, spread)
+    for argument, values, requirement, good in (
+        ("mean", loc, "finite", loc.isfinite()),
+        (name, scale, "> 0 and finite", (scale > 0) & scale.isfinite()),
+    ):
+        check_values(argument, requirement, values, good)
+    if scale.dim() and scale.shape != loc.shape:
+        raise ValueError(f"expected `{name}` of shape {tuple(loc.shape)} like `mean`, got {tuple(scale.shape)}")
+    return Normal(loc, (scale if variance is None else scale.sqrt()).expand(loc.shape), validate_args=False)
+
+
+def _clusters(cluster: ArrayLike | None) -> Tensor | None:
+    return cluster if cluster is None or isinstance(cluster, Tensor) else as_labels("cluster", cluster)[0]
 
 
 def fitted_on(pred: Distribution) -> frozenset[str]:
@@ -82,24 +131,24 @@ def fitted_on(pred: Distribution) -> frozenset[str]:
     return frozenset([fingerprint] if isinstance(fingerprint, str) else [])
 
 
-def _groups(group: Tensor | None, names: Sequence[str] | None) -> tuple[Tensor | None, list[str] | None]:
+def _groups(group: ArrayLike | None, names: Sequence[str] | None) -> tuple[Tensor | None, list[str] | None]:
     """Codes from 0 on, and the name of each."""
     if group is None:
         if names is not None:
             raise ValueError("expected `group` beside `group_names`, got None")
         return None, None
-    if not isinstance(group, Tensor) or group.is_floating_point() or group.is_complex():
-        got = group.dtype if isinstance(group, Tensor) else type(group).__name__
-        raise TypeError(f"expected `group` a tensor of integers, got {got}")
-    if names is not None:
-        named = [str(name) for name in names]
-        if len(set(named)) != len(named):
-            raise ValueError("expected `group_names` all different, got one twice")
-        _check_number_of_groups(len(named))
-        return group, named
-    values, codes = torch.unique(group, return_inverse=True)
-    _check_number_of_groups(len(values))
-    return codes, [str(value) for value in values.tolist()]
+    if names is None:
+        codes, known = as_labels("group", group)
+        _check_number_of_groups(len(known))
+        return codes, known
+    numbers = group if isinstance(group, Tensor) else torch.as_tensor(as_numbers("group", group))
+    if numbers.is_complex() or (numbers.is_floating_point() and not bool((numbers == numbers.round()).all())):
+        raise TypeError(f"expected `group` of integers beside `group_names`, got {numbers.dtype}")
+    named = [str(name) for name in names]
+    if len(set(named)) != len(named):
+        raise ValueError("expected `group_names` all different, got one twice")
+    _check_number_of_groups(len(named))
+    return numbers.long(), named
 
 
 def _check_number_of_groups(count: int) -> None:

@@ -1,9 +1,15 @@
 """The result of an evaluation: numbers with their noise, a verdict, and curves."""
 
+import importlib
 import math
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
+
+from fcal._files import write_json
+from fcal._registry import Registry
+from fcal.metrics.report_text import as_html, as_records, as_text
 
 VERDICTS = ("calibrated", "over-confident", "under-confident", "biased", "wrong shape")
 LEVELS = (0.5, 0.68, 0.9, 0.95, 0.99)
@@ -217,6 +223,34 @@ class Report:
     curves: Curves = field(repr=False)
     groups: "Mapping[str, Report]" = field(default_factory=dict, repr=False)
 
+    def __str__(self) -> str:
+        """Verdict, numbers beside those of a calibrated model, scores and groups, as a table of text."""
+        return as_text(self)
+
+    def _repr_html_(self) -> str:
+        return as_html(self)
+
+    def to_frame(self) -> Any:
+        """The main numbers as a pandas data frame: a row ``all``, and one of every group.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        try:
+            import pandas as pd
+        except ModuleNotFoundError as error:
+            raise ImportError("expected pandas for `to_frame`; pip install pandas") from error
+        return pd.DataFrame(as_records(self)).set_index("group")
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the report as a page with pictures (``.html``) or as numbers (``.json``).
+
+        Raises:
+            ValueError: The name has another ending.
+            ImportError: A page without plotly.
+        """
+        WRITERS[os.path.splitext(os.fspath(path))[1].lower()](self, path)  # noqa: PTH122 - also of plain strings
+
     @property
     def word(self) -> str:
         """The verdict, with a question mark where it is not conclusive."""
@@ -230,6 +264,20 @@ class Report:
             document["curves"] = plain(self.curves)
         document["groups"] = {name: group.as_dict(curves=curves) for name, group in self.groups.items()}
         return document
+
+
+def _write_numbers(report: Report, path: str | os.PathLike[str]) -> None:
+    write_json(path, report.as_dict())
+
+
+def _write_page(report: Report, path: str | os.PathLike[str]) -> None:
+    # By name, since pages are made in a room above this one, which needs plotly.
+    importlib.import_module("fcal.reports.calibration").write_page(report, path)
+
+
+WRITERS: Registry[Callable[[Report, str | os.PathLike[str]], None]] = Registry("ending of the file's name")
+WRITERS.add(".html", _write_page)
+WRITERS.add(".json", _write_numbers)
 
 
 def plain(value: Any) -> Any:

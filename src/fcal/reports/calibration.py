@@ -1,12 +1,13 @@
 """The page of one evaluation, and the sections it is made of."""
 
 import math
+import os
 
 from fcal._files import provenance
 from fcal.metrics.report import Floor, Report
 from fcal.plots import report_figures
 from fcal.plots.captions import MISSING, count, interval, number, share, shortened
-from fcal.reports.page import Cell, Column, Section, escaped, page, table
+from fcal.reports.page import Cell, Column, Section, escaped, page, table, write_html
 from fcal.reports.plotly_renderer import grid
 
 _FITTED_ON = "Measured on the rows the recalibrator was fitted on: expect new data to do worse."
@@ -34,6 +35,16 @@ def calibration_page(report: Report, *, source: str, command: str) -> str:
     if not isinstance(report, Report):
         raise TypeError(f"expected `report` a Report of fcal.evaluate, got {type(report).__name__}")
     return page(f"Calibration of {source}", calibration_sections(report), command=command, versions=provenance())
+
+
+def write_page(report: Report, path: str | os.PathLike[str]) -> None:
+    """Write the page of a report made in Python, atomically.
+
+    Args:
+        report: From ``fcal.evaluate``.
+        path: File for the page.
+    """
+    write_html(path, calibration_page(report, source=f"{report.n:,} values", command="fcal.evaluate(...)"))
 
 
 def calibration_sections(report: Report) -> list[Section]:
