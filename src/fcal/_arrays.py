@@ -27,12 +27,12 @@ def as_numbers(name: str, values: Any) -> Tensor:
     if isinstance(values, Tensor):
         return values
     array = _array(name, values)
+    if array.dtype.kind in "USMmbc":  # texts, times, truth values and complex numbers convert, but are no real numbers
+        raise TypeError(f"expected `{name}` of numbers, got {_described(values, array)}")
     try:
         numbers = array.astype(np.float32 if array.dtype == np.float32 else np.float64)  # a copy: it may be read-only
     except (TypeError, ValueError):
         raise TypeError(f"expected `{name}` of numbers, got {_described(values, array)}") from None
-    if array.dtype.kind in "USMmbc":  # texts, times and truth values convert, but are no numbers
-        raise TypeError(f"expected `{name}` of numbers, got {_described(values, array)}")
     return torch.from_numpy(numbers)
 
 

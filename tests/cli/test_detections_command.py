@@ -132,6 +132,23 @@ def test_precision_of_kitti_and_truncated_objects_come_from_the_attributes_of_an
     assert "average precision as KITTI defines it" in out
 
 
+def test_verdict_of_too_few_boxes_has_a_question_mark_and_its_warning(tmp_path, capsys):
+    box = torch.tensor([[10.0, 10.0, 80.0, 70.0]])
+    moved = box + torch.tensor([1.0, -1.0, 0.5, -0.5])
+    found = [Detections.of_sigmas(moved, torch.ones(1, 4), scores=torch.ones(1), labels=torch.tensor([1]))]
+    document = {
+        "images": [{"id": 1, "height": 100, "width": 200}],
+        "categories": [{"id": 1, "name": "car"}],
+        "annotations": [{"image_id": 1, "category_id": 1, "bbox": [10, 10, 70, 60]}],
+    }
+    (tmp_path / "coco.json").write_text(json.dumps(document))
+    write_rvc1(tmp_path / "rvc1.json", found, ("car",))
+    assert main(words(tmp_path)) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "corners of matched boxes are calibrated?: " in out
+    assert "warning: only 1 clusters" in out
+
+
 def test_other_classes_have_no_precision_of_kitti(files, capsys):
     folder, *_ = files
     document = json.loads((folder / "coco.json").read_text())

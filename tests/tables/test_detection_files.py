@@ -289,7 +289,18 @@ WRONG_RVC1 = {
     "shape": (rvc1(covars=[EYE]), "`covars` of two 2 x 2 matrices, got [[[4, 1], [1, 9]]] in image 1, detection 1"),
     "asymmetric": (rvc1(covars=[EYE, [[1, 0.5], [0, 1]]]), "symmetric covariances, got"),
     "indefinite": (rvc1(covars=[EYE, [[1, 2], [2, 1]]]), "positive semi-definite covariances, got"),
-    "negative": (rvc1(covars=[[[-1, 0], [0, 1]], EYE]), "positive semi-definite covariances, got"),
+    "negative": (rvc1(covars=[[[-1, 0], [0, 1]], EYE]), "variances >= 0, got"),
+    "slightly negative": (rvc1(covars=[[[-1e-9, 0], [0, 1e6]], EYE]), "variances >= 0, got"),
+    "huge variance": (
+        rvc1(covars=[[[1e150, 0], [0, 1]], EYE]),
+        "variances 0 or from 1e-20 to 1e+20 square pixels, got",
+    ),
+    "tiny variance": (rvc1(covars=[[[1e-150, 0], [0, 1]], EYE]), "variances 0 or from 1e-20 to 1e+20 square pixels"),
+    "far corner": (rvc1(bbox=[0, 0, 1e300, 1e300]), "`bbox` within 1e+07 pixels of the origin, got"),
+    "true as a number": (
+        rvc1(bbox=[True, 0, 5, 5]),
+        "`bbox` of 4 numbers, got [True, 0, 5, 5] in image 1",
+    ),
 }
 
 
@@ -313,7 +324,12 @@ WRONG_RESULTS = {
     "rvc1": (rvc1(), "a list of results, as COCO's are, got a JSON object"),
     "unknown image": ([result(), result(image_id=5)], "`image_id` of"),
     "image as text": ([result(image_id="7")], "got '7' in result 0 of image '7', counted from 0"),
-    "category as fraction": ([result(category_id=3.0)], "a whole number `category_id`, got 3.0 in result 0 of image 7"),
+    "category as fraction": ([result(category_id=3.0)], "a whole number `category_id`, got 3.0 in result 0, counted"),
+    "category as text": (
+        [result(category_id="3")],
+        "a whole number `category_id`, got '3' in result 0,",
+    ),
+    "score true": ([result(), result(score=True)], "`score` a number, got True in result 1 of image 7"),
     "no score": ([result(score=None)], "`score` in result 0, counted from 0, got only 'image_id', 'category_id'"),
     "score": ([result(score=1.5)], "`score` within [0, 1], got 1.5 in result 0 of image 7"),
     "some probabilities": (
@@ -339,9 +355,9 @@ WRONG_TRUTHS = {
     "no pixels": (coco(images=[{"id": 7, "height": 0, "width": 3}]), "images of whole pixels, at least 1, got [0, 3]"),
     "pixels": (
         coco(images=[{"id": 7, "height": 30000, "width": 30000}]),
-        "images of at most 268,435,456 pixels, 65,536 on a side, got [30000, 30000] in image 0",
+        "images of at most 268,435,456 pixels, 65,536 on a side, got [30000, 30000] in image 7",
     ),
-    "side": (coco(images=[{"id": 7, "height": 1, "width": 10**8}]), "65,536 on a side, got [1, 1e+08] in image 0"),
+    "side": (coco(images=[{"id": 7, "height": 1, "width": 10**8}]), "65,536 on a side, got [1, 1e+08] in image 7"),
     "id": (coco(images=[{"id": "a", "height": 1, "width": 3}]), "a whole number `id` in images[0], got 'a'"),
     "twice": (coco(categories=[{"id": 3, "name": "a"}, {"id": 3, "name": "b"}]), "with one category of each id, got 3"),
     "image": (
@@ -395,6 +411,36 @@ def test_attributes_of_annotations_are_those_of_the_objects_of_an_image(save):
     np.testing.assert_equal(of_crowd["truncation"], [math.nan])
     np.testing.assert_equal(of_both["truncation"], [0.25, math.nan])
     np.testing.assert_equal(of_both["occlusion"], [1.0, math.nan])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("truncation", 1.5), ("truncation", -0.5), ("occlusion", 4), ("occlusion", -2), ("distance", -3.0)],
+)
+def test_attribute_out_of_range_is_named_with_its_annotation(save, name, value):
+    document = coco()
+    document["annotations"][2][name] = value
+    with pytest.raises(TableError, match=rf"expected .*`{name}` within .* got {value:g} in annotation 2"):
+        read_coco_truths(save(document))
+
+
+def test_unknown_attributes_are_minus_one_too_and_images_count_from_the_end(save):
+    document = coco()
+    document["annotations"][0] |= {"truncation": -1, "occlusion": 2}
+    truths = read_coco_truths(save(document))
+    np.testing.assert_equal(truths.attributes(-1)["occlusion"], truths.attributes(1)["occlusion"])
+    assert set(truths.attributes(1)) == {"occlusion"}
+    truths.attributes(1)["occlusion"][:] = 9  # a copy
+    np.testing.assert_equal(truths.attributes(1)["occlusion"], [2.0, math.nan])
+    with pytest.raises(IndexError):
+        truths.attributes(2)
+
+
+@pytest.mark.parametrize("name", [None, True, 5, ["a"], "", "  "])
+def test_categories_without_a_name_are_refused(save, name):
+    document = coco(categories=[{"id": 30, "name": "Van"}, {"id": 3, "name": name}])
+    with pytest.raises(TableError, match="expected .* `name` of every category, a text .* of the category 3"):
+        read_coco_truths(save(document))
 
 
 @pytest.mark.parametrize("value", ["0.5", [0.5], math.inf, True])

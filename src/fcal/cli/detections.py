@@ -86,6 +86,11 @@ def _print_scores(scores: Mapping[str, Any], source: str) -> None:
     for table in tables if scores["kitti"] is None else [tables[0], _kitti(scores["kitti"]), *tables[1:]]:
         print_in_full(table)
     if scores["calibration"] is not None:
+        corners = scores["calibration"]["corners"]
+        mark = "" if corners["conclusive"] else "?"
+        console.print(Text(f"corners of matched boxes are {corners['verdict']}{mark}: {corners['reason']}"))
+        for warning in corners["warnings"]:
+            console.print(Text(printable(f"warning: {warning}"), style="yellow"))
         print_in_full(_calibration(scores))
     for name, value in scores["mmap_classes"].items():
         console.print(Text(printable(f"mMAP of {name}: {_number(value)}")))
@@ -112,9 +117,9 @@ def _calibration(scores: Mapping[str, Any]) -> Table:
     report = scores["calibration"]
     corners, rule = report["corners"], report["rule"]
     caption = (
-        f"{report['matched']:,} pairs by an overlap of {rule['iou']:g} ({rule['assignment']}); verdict: "
-        f"{corners['verdict']}; energy score {_number(report['energy_score'])} pixels; ECE of class scores "
-        f"{_number(report['scores']['ece']['value'])}; n counts corners with a variance, 4 of each pair"
+        f"{report['matched']:,} pairs by an overlap of {rule['iou']:g} ({rule['assignment']}); energy score "
+        f"{_number(report['energy_score'])} pixels; ECE of class scores {_number(report['scores']['ece']['value'])}; "
+        "n counts corners with a variance, 4 of each pair"
     )
     table = Table("corners", "n", "scale (1 is right)", "in 90 %", "ECE(z)", "ECE(q)", "NLL", "CRPS", caption=caption)
     for column in table.columns:

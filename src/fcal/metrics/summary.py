@@ -129,7 +129,7 @@ class Summary:
 
     def describe_shape(self) -> str:
         """How the distribution of z differs from a normal one, in a word or two."""
-        if self.scale <= 0:
+        if self.scale**4 <= 0:  # also where it is too small to be raised to a power
             return "all alike"
         skewness, kurtosis = self._central_moment(3) / self.scale**3, self._central_moment(4) / self.scale**4
         if abs(skewness) > _SKEWED:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from fcal.metrics.detection import Truths
+from fcal.metrics.detection.image_streams import ATTRIBUTES
 from fcal.tables.json_records import Array, Place, indices, numbers, read_json, records, reject
 from fcal.tables.readers import file_error, shown
 from fcal.tables.segmentations import Segmentation, draw, mask_library, read_segmentation
@@ -18,7 +19,7 @@ from fcal.tables.segmentations import Segmentation, draw, mask_library, read_seg
 MOST_PIXELS = 1 << 28  # of an image; 16,384 x 16,384
 MOST_ON_A_SIDE = 1 << 16
 MOST_MASKS = 1 << 31  # pixels of all masks of an image, a byte each
-_ATTRIBUTES = ("truncation", "occlusion", "distance")
+FARTHEST = 1e7  # pixels of a corner from the origin, far beyond any image
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -74,8 +75,9 @@ class CocoTruths(Sequence[Truths]):
 
     def attributes(self, index: int) -> dict[str, Array]:
         """Attributes of the objects of one image by name, NaN where an annotation has none; shape ``(m,)`` each."""
+        index = range(len(self))[index]
         part = slice(self._starts[index], self._starts[index + 1])
-        return {name: values[part] for name, values in self._attributes.items()}
+        return {name: values[part].copy() for name, values in self._attributes.items()}
 
     def _masks(self, part: slice, height: int, width: int) -> torch.Tensor:
         assert self._segmentations is not None
@@ -142,6 +144,7 @@ def read_coco_truths(path: str | Path, *, masks: bool = False) -> CocoTruths:
         path, "`category_id` of one of the categories", [a["category_id"] for a in annotations], category_ids, place
     )
     boxes = numbers(path, "`bbox` of 4 numbers", [a["bbox"] for a in annotations], (4,), place)
+    check_corners(path, boxes, place)
     boxes[:, 2:] += boxes[:, :2]
     good = _inside(path, boxes, sizes[image_of])
     order = good[np.argsort(image_of[good], kind="stable")]
@@ -166,9 +169,18 @@ def read_coco_truths(path: str | Path, *, masks: bool = False) -> CocoTruths:
     )
 
 
+def check_corners(path: Path, boxes: Array, place: Place) -> None:
+    """Refuse coordinates that no image has; their squares would overflow."""
+    far = (np.abs(boxes) > FARTHEST).any(1)
+    reject(path, f"`bbox` within {FARTHEST:g} pixels of the origin", far, boxes, place)
+
+
 def _image_sizes(path: Path, images: list[Any]) -> Array:
     """Heights and widths. Shape ``(n, 2)``, int64."""
-    place = _place("image")
+
+    def place(index: int) -> str:
+        return f"image {images[index]['id']}"
+
     sizes = numbers(path, "`height` and `width`", [[i["height"], i["width"]] for i in images], (2,), place)
     reject(path, "images of whole pixels, at least 1", ~((sizes >= 1) & (sizes % 1 == 0)).all(1), sizes, place)
     large = (sizes > MOST_ON_A_SIDE).any(1) | (sizes.prod(1) > MOST_PIXELS)
@@ -178,7 +190,11 @@ def _image_sizes(path: Path, images: list[Any]) -> Array:
 
 def _class_names(path: Path, categories: list[Any]) -> tuple[str, ...]:
     """Names of the categories, by which detections find them: no two may be the same but for case."""
-    names = tuple(str(category["name"]) for category in categories)
+    for category in categories:
+        if not isinstance(category["name"], str) or not category["name"].strip():
+            got = f"{shown(category['name'])} of the category {category['id']}"
+            raise file_error(path, "with a `name` of every category, a text that is not empty", got)
+    names = tuple(category["name"] for category in categories)
     folded = [name.strip().lower() for name in names]
     twice = next((name for name, key in zip(names, folded, strict=True) if folded.count(key) > 1), None)
     if twice is not None:
@@ -196,16 +212,21 @@ def _flags(path: Path, annotations: list[Any], key: str) -> Array:
 
 def _attributes(path: Path, annotations: list[Any], order: Array) -> dict[str, Array]:
     """Attributes that some annotation has, by name."""
-    values = {name: _attribute(path, annotations, name)[order] for name in _ATTRIBUTES}
+    values = {name: _attribute(path, annotations, name)[order] for name in ATTRIBUTES}
     return {name: column for name, column in values.items() if not np.isnan(column).all()}
 
 
 def _attribute(path: Path, annotations: list[Any], name: str) -> Array:
-    """An attribute of all annotations, NaN for those that have none."""
+    """An attribute of all annotations, NaN for those that have none, which KITTI writes as -1."""
     known = [index for index, annotation in enumerate(annotations) if annotation.get(name) is not None]
     values = np.full(len(annotations), np.nan)
     given = [annotations[index][name] for index in known]
-    values[known] = numbers(path, f"a number `{name}`", given, (), lambda row: f"annotation {known[row]}")
+    found = numbers(path, f"a number `{name}`", given, (), lambda row: f"annotation {known[row]}")
+    found[found == -1] = np.nan
+    low, high = ATTRIBUTES[name]
+    requirement = f"`{name}` within [{low:g}, {high:g}], or -1 for unknown"
+    reject(path, requirement, (found < low) | (found > high), found, lambda row: f"annotation {known[row]}")
+    values[known] = found
     return values
 
 

@@ -21,13 +21,14 @@ from torch import Tensor
 from fcal._files import atomic_path
 from fcal._registry import Registry
 from fcal.metrics.detection import Detections
-from fcal.tables.coco_truths import CocoTruths
+from fcal.tables.coco_truths import CocoTruths, check_corners
 from fcal.tables.json_records import Array, Place, check_records, indices, numbers, read_json, reject
 from fcal.tables.readers import file_error, shown
 
 BACKGROUND = "background"
 _BACKGROUNDS = (BACKGROUND, "__background__", "__bg__", "none")
 _SLACK = 1e-6  # of a covariance, relative to its largest entry; files are rounded
+_LEAST_VARIANCE = 1e-20  # square pixels; smaller ones, and the inverse of it, mean nothing and overflow
 _LARGEST_SUM = 1.001  # of probabilities; files are rounded
 _MOST_NAMES = 5
 
@@ -107,6 +108,7 @@ def read_rvc1(path: str | Path, truths: CocoTruths, *, inclusive: bool = False) 
 
     check_records(path, rows, ("bbox", "label_probs"), place)
     boxes = numbers(path, "`bbox` of 4 numbers", [row["bbox"] for row in rows], (4,), place)
+    check_corners(path, boxes, place)
     boxes[:, 2:] += inclusive
     count = len(document["classes"])
     given = numbers(path, f"`label_probs` of {count} numbers", [row["label_probs"] for row in rows], (count,), place)
@@ -149,6 +151,11 @@ def read_coco_results(path: str | Path, truths: CocoTruths, *, inclusive: bool =
     every = read_json(path, list, "a list of results, as COCO's are")
     required = ("image_id", "category_id", "bbox", "score")
     check_records(path, every, required, lambda number: f"result {number}, counted from 0")
+    for number, row in enumerate(every):
+        if isinstance(row["category_id"], bool) or not isinstance(row["category_id"], int):
+            got = row["category_id"]
+            place_of = f"{got!r} in result {number}" if isinstance(got, float) else f"{shown(got)} in result {number}"
+            raise file_error(path, "a whole number `category_id`", f"{place_of}, counted from 0")
     is_known = [row["category_id"] in truths.category_ids for row in every]
     known = [number for number, good in enumerate(is_known) if good]
     rows = [every[number] for number in known]
@@ -167,6 +174,7 @@ def read_coco_results(path: str | Path, truths: CocoTruths, *, inclusive: bool =
     categories = [row["category_id"] for row in rows]
     labels = indices(path, "a whole number `category_id`", categories, truths.category_ids, place) + 1
     boxes = numbers(path, "`bbox` of 4 numbers", [row["bbox"] for row in rows], (4,), place)
+    check_corners(path, boxes, place)
     boxes[:, 2:] += boxes[:, :2] + inclusive
     scores = numbers(path, "`score` a number", [row["score"] for row in rows], (), place)
     reject(path, "`score` within [0, 1]", (scores < 0) | (scores > 1), scores, place)
@@ -252,6 +260,11 @@ def _covariances(path: Path, rows: list[Any], place: Place) -> Array:
     if full:
         requirement, given = "`covariance` of 4 x 4 numbers", [rows[index]["covariance"] for index in full]
         whole[full] = numbers(path, requirement, given, (4, 4), lambda index: place(full[index]))
+    variances = np.diagonal(whole, axis1=1, axis2=2)
+    reject(path, "variances >= 0", (variances < 0).any(1), whole, place)
+    odd = ((variances > 0) & ((variances < _LEAST_VARIANCE) | (variances > 1 / _LEAST_VARIANCE))).any(1)
+    limits = f"variances 0 or from {_LEAST_VARIANCE:g} to {1 / _LEAST_VARIANCE:g} square pixels"
+    reject(path, limits, odd, whole, place)
     slack = _SLACK * np.abs(whole).max((1, 2), initial=0)
     asymmetry = np.abs(whole - whole.transpose(0, 2, 1)).max((1, 2), initial=0)
     reject(path, "symmetric covariances", asymmetry > slack, whole, place)

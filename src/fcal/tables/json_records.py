@@ -83,8 +83,9 @@ def numbers(path: Path, requirement: str, rows: list[Any], shape: tuple[int, ...
     if not rows:
         return np.zeros((0, *shape))
     array = _array(rows)
-    if array is None or array.shape != (len(rows), *shape):
-        bad = next((i for i, row in enumerate(rows) if (one := _array(row)) is None or one.shape != shape), 0)
+    if array is None or array.shape != (len(rows), *shape) or _has_flag(rows):
+        bad = next((i for i, row in enumerate(rows) if (one := _array(row)) is None or one.shape != shape), None)
+        bad = next(i for i, row in enumerate(rows) if _has_flag([row])) if bad is None else bad
         raise file_error(path, requirement, f"{shown(rows[bad])[:200]} in {place(bad)}")
     exact = array.astype(np.float64)
     reject(path, f"{requirement}, finite", ~np.isfinite(exact).reshape(len(rows), -1).all(1), exact, place)
@@ -98,6 +99,11 @@ def _array(value: Any) -> Array | None:
     except (ValueError, TypeError, OverflowError):
         return None
     return array if array.dtype.kind in "iuf" else None
+
+
+def _has_flag(values: Sequence[Any]) -> bool:
+    """Whether there is True or False among numbers, which NumPy takes for 1 and 0."""
+    return any(_has_flag(value) if isinstance(value, list) else isinstance(value, bool) for value in values)
 
 
 def reject(path: Path, requirement: str, bad: Any, values: Array, place: Place) -> None:

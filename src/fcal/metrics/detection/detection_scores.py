@@ -25,6 +25,7 @@ from fcal.metrics.detection.scored_boxes import ScoredBoxes, joined, scored_boxe
 _BATCH = 64  # images
 _MOST_MASKS = 1 << 28  # pixels of the masks of a batch, a byte each
 _MOST_DETECTIONS = 100  # of a class in an image, as COCO has it
+_LEAST_CORNERS = 2  # with a variance, of a report on calibration
 _OF_CORNERS = ("nll", "crps", "ece_z", "ece_q", "ence")
 
 
@@ -109,14 +110,14 @@ def _precision(scored: ScoredBoxes, classes: Sequence[str] | None) -> dict[str, 
     """Average precision as COCO, and, of its classes, as KITTI defines it."""
     report = precision_report(scored, classes=classes, max_detections=_MOST_DETECTIONS)
     coco = {"map": report.map, "ap50": report.ap50, "ap75": report.ap75, "average_precision": dict(report.per_class)}
-    of_kitti = {name.lower() for name in KITTI_OVERLAPS} & {name.lower() for name in classes or ()}
+    of_kitti = {name.lower() for name in KITTI_OVERLAPS} & {name.strip().lower() for name in classes or ()}
     kitti = kitti_report(scored, classes=classes or (), overlaps=KITTI_OVERLAPS).as_dict()["ap"] if of_kitti else None
     return {**coco, "kitti": kitti}
 
 
 def _calibration(matched: MatchedBoxes, rule: MatchingRule, options: BoxOptions) -> dict[str, Any]:
     """The report of matched boxes, and its main numbers."""
-    if not len(matched.boxes) or not bool(matched.covariances.any()):
+    if int((matched.covariances.diagonal(dim1=1, dim2=2) > 0).sum()) < _LEAST_CORNERS:
         return dict.fromkeys(("calibration", *_OF_CORNERS))
     report = box_report(matched, rule, options, seed=0)
     return {"calibration": report.as_dict(), **{name: getattr(report.corners, name) for name in _OF_CORNERS}}

@@ -1,15 +1,19 @@
 """Records of many images, one after the other, from lists or streams."""
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fcal._arrays import as_numbers
+from fcal._checks import check_values
 from fcal.metrics.detection.records import Detections, Truths
 
 Attributes = Mapping[str, Any]
+ATTRIBUTES = {"truncation": (0.0, 1.0), "occlusion": (0.0, 3.0), "distance": (0.0, math.inf)}  # and their ranges
 _DECIMALS = 6
 _END = object()  # of a stream
 
@@ -52,18 +56,24 @@ def _checked_image(
 
 
 def attribute_of(attributes: Attributes, name: str, truths: Truths) -> Tensor:
-    """One number per object, in float64; NaN where the attribute is not given. Shape ``(m,)``.
+    """One number per object, in float64; NaN where the attribute is unknown, which KITTI writes as -1. Shape ``(m,)``.
 
     Raises:
-        ValueError: As many numbers as objects are expected.
+        TypeError: These are no numbers.
+        ValueError: As many numbers as objects are expected, or one is out of range.
     """
     if name not in attributes:
         return torch.full((len(truths),), torch.nan, dtype=torch.float64)
-    given = torch.as_tensor(attributes[name]).cpu()
+    given = as_numbers(name, attributes[name]).cpu()
+    if given.is_complex():
+        raise TypeError(f"expected `{name}` of real numbers, got {given.dtype}")
     values = given.double()
     if given.dtype == torch.float32:  # 0.15 in float32 is above 0.15, a limit of KITTI
         values = values.round(decimals=_DECIMALS)
     if values.shape != (len(truths),):
         shape = tuple(values.shape)
         raise ValueError(f"expected attribute {name!r} of shape {(len(truths),)}, one per object, got {shape}")
+    values = torch.where(values == -1, torch.nan, values)
+    low, high = ATTRIBUTES[name]
+    check_values(name, f"within [{low:g}, {high:g}]", values, values.isnan() | ((values >= low) & (values <= high)))
     return values

@@ -120,14 +120,14 @@ def check_overlaps(overlaps: Mapping[str, float], classes: Sequence[str]) -> Non
     """Refuse overlaps out of range, and those of no class."""
     for name, overlap in overlaps.items():
         check_number(f"overlaps[{name!r}]", overlap, low=0.0, high=1.0)
-    if not {name.lower() for name in overlaps} & {name.lower() for name in classes}:
+    if not {name.lower() for name in overlaps} & {name.strip().lower() for name in classes}:
         raise ValueError(f"expected `classes` with one of {', '.join(overlaps)}, got {', '.join(classes) or 'none'}")
 
 
 def kitti_report(state: ScoredBoxes, *, classes: Sequence[str], overlaps: Mapping[str, float]) -> KittiReport:
     """Report of a state."""
     state = ScoredBoxes(*(value.cpu() for value in state))
-    names = {label: name.lower() for label, name in enumerate(classes, 1)}
+    names = {label: name.strip().lower() for label, name in enumerate(classes, 1)}
     evaluated = [name for name in overlaps if name.lower() in names.values()]
     regions = [NO_CLASS, *(label for label, name in names.items() if name == _REGION)]
     boxes = overlapping_boxes(state, regions, least=min(overlaps[name] for name in evaluated))

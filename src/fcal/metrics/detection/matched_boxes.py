@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fcal._checks import check_values
 from fcal._registry import Registry
 from fcal.metrics.detection.image_streams import Attributes, attribute_of, images_of
 from fcal.metrics.detection.matching import MatchingRule, box_area, match
@@ -129,21 +128,13 @@ def _rows_of_image(detections: Detections, truths: Truths, attributes: Attribute
         labels=labels.to(torch.int64),
         touching=_touching(there[objects], truths.image_size),
         distance=attribute_of(attributes, "distance", truths)[objects],
-        truncation=_truncation(attributes, truths)[objects],
+        truncation=attribute_of(attributes, "truncation", truths)[objects],
         image=image.expand(len(found)),
         scores=detections.scores.detach().double().cpu()[counted],
         right=right,
         image_of_score=image.expand(len(counted)),
         counts=torch.tensor([counts]),
     )
-
-
-def _truncation(attributes: Attributes, truths: Truths) -> Tensor:
-    """Truncation of objects; NaN where unknown, which KITTI writes as -1 for regions without labels."""
-    values = attribute_of(attributes, "truncation", truths)
-    values = torch.where(values == -1, torch.nan, values)
-    check_values("truncation", "within [0, 1]", values, values.isnan() | ((values >= 0) & (values <= 1)))
-    return values
 
 
 def _image_number(boxes: Tensor, targets: Tensor) -> Tensor:

@@ -175,6 +175,7 @@ def _check_covariances(covariances: Tensor) -> None:
     semidefinite = torch.linalg.eigvalsh((exact + exact.mT) / 2)[:, 0] >= -slack
     for requirement, good in (
         ("of finite values", finite),
+        ("with variances >= 0", (exact.diagonal(dim1=1, dim2=2) >= 0).all(1)),
         ("symmetric", symmetric),
         ("positive semi-definite", semidefinite),
     ):
