@@ -156,4 +156,42 @@ def test_bad_input_is_one_line(
 
 def test_methods_of_the_command_are_those_of_the_library() -> None:
     # the parser names them itself, so that --help need not load torch
-    assert sorted(_METHODS) == recalibration.names()
+    assert sorted(_METHODS) == sorted(["auto", *recalibration.names()])
+
+
+def test_without_a_method_one_is_chosen_and_said(files: tuple[Path, Path], tmp_path: Path, capsys) -> None:
+    out = tmp_path / "out.csv"
+    words = ["recalibrate", "--fit", str(files[0]), "--apply", str(files[1]), "--out", str(out)]
+    assert main(words) == 0
+    shown = capsys.readouterr()
+    assert "not fitted to" in " ".join(shown.out.split())
+    assert "scale-and-shape" in shown.out
+    out.unlink()
+    assert main([*words, "--method", "auto", "--json"]) == 0
+    note = json.loads(capsys.readouterr().out)
+    assert note["method"] in note["compared"]
+    assert set(note["compared"]) == {"scale-and-shape", "temperature", "affine", "conformal", "isotonic"}
+
+
+def test_a_saved_repair_is_applied_without_the_rows_it_was_fitted_to(files, tmp_path, capsys) -> None:
+    first, second, kept = tmp_path / "first.csv", tmp_path / "second.csv", tmp_path / "kept"
+    words = ["recalibrate", "--apply", str(files[1])]
+    assert main([*words, "--fit", str(files[0]), "--out", str(first), "--save", str(kept)]) == 0
+    assert main([*words, "--load", str(kept), "--out", str(second)]) == 0
+    assert first.read_bytes() == second.read_bytes()
+    capsys.readouterr()
+    for more, message in (
+        (["--load", str(kept), "--method", "affine"], "expected no `--method` with `--load`, got both"),
+        (["--load", str(tmp_path / "nowhere")], "nowhere"),
+        (["--load", str(kept), "--fit", str(files[0])], "not allowed with argument"),
+        ([], "one of the arguments --fit --load is required"),
+    ):
+        try:
+            code = main([*words, *more, "--out", str(tmp_path / "third.csv")])
+        except SystemExit as stop:
+            code = stop.code
+        assert code == 2
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.count("\n") == 1
+    assert not (tmp_path / "third.csv").exists()

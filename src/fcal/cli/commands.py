@@ -22,7 +22,7 @@ from fcal.benchmarks.catalogue import TASKS, Entry
 from fcal.cli.plugins import load_plugin
 
 Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"  # argparse has no public name for it
-_METHODS = ("temperature", "scale-and-shape", "affine", "power", "isotonic", "gp-beta", "conformal")
+_METHODS = ("auto", "temperature", "scale-and-shape", "affine", "power", "isotonic", "gp-beta", "conformal")
 _BAD_INPUT = 2
 _FAILED = 1
 _INTERRUPTED = 130  # exit code of a process stopped by Ctrl-C, as in shells
@@ -122,10 +122,14 @@ def _add_recalibrate(commands: Commands) -> None:
         "recalibrate",
         "fcal.cli.recalibrate",
         "repair the error bars of predictions in files without retraining",
-        "fcal recalibrate --method isotonic --fit val.csv --apply test.csv --out repaired.csv",
+        "fcal recalibrate --fit val.csv --apply test.csv --out repaired.csv",
     )
-    command.add_argument("--method", required=True, choices=_METHODS, help="how; see docs/recalibration.md")
-    command.add_argument("--fit", required=True, metavar="VAL_FILE", help="predictions with targets to learn from")
+    command.add_argument(
+        "--method", choices=_METHODS, help="how (default auto: chosen on the rows of --fit); see docs/recalibration.md"
+    )
+    learnt = command.add_mutually_exclusive_group(required=True)
+    learnt.add_argument("--fit", metavar="VAL_FILE", help="predictions with targets to learn from")
+    learnt.add_argument("--load", metavar="DIR", help="a repair that --save kept, instead of --fit")
     command.add_argument("--apply", required=True, metavar="TEST_FILE", help="predictions to repair")
     command.add_argument(
         "--out", required=True, metavar="OUT_FILE", help="CSV, Parquet or NPZ: all columns and new ones"
@@ -136,7 +140,7 @@ def _add_recalibrate(commands: Commands) -> None:
     command.add_argument(
         "--cluster", metavar="COL", help="rows of one value belong together, in the table that is printed"
     )
-    command.add_argument("--save", metavar="DIR", help="keep the fitted recalibrator for fcal.recalibration.load")
+    command.add_argument("--save", metavar="DIR", help="keep the fitted repair for --load and fcal.recalibration.load")
     _add_columns(command)
 
 

@@ -2,6 +2,7 @@
 
 import os
 
+from fcal.recalibration.choosing import Candidate, Choice, choose
 from fcal.recalibration.gp_beta import GPBeta
 from fcal.recalibration.quantile_maps import Conformal, Isotonic
 from fcal.recalibration.recalibrator import METHODS, Recalibrator
@@ -10,6 +11,8 @@ from fcal.recalibration.scaling import Affine, Power, Temperature
 
 __all__ = [
     "Affine",
+    "Candidate",
+    "Choice",
     "Conformal",
     "GPBeta",
     "Isotonic",
@@ -18,6 +21,7 @@ __all__ = [
     "ScaleAndShape",
     "Temperature",
     "by_name",
+    "choose",
     "load",
     "names",
 ]
