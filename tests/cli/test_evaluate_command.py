@@ -64,7 +64,7 @@ def test_people_read_verdict_numbers_and_groups(csv: Path, capsys: pytest.Captur
     out = capsys.readouterr().out
     for text in ("over-confident", "ECE(q)", "assumes independent rows", "Aachen", "Ulm", "S = 20, K = 75, n = 400"):
         assert text in out
-    assert max(map(len, out.splitlines()[3:])) <= 90  # fits a terminal
+    assert max(map(len, out.split("next: ")[0].splitlines()[3:])) <= 90  # fits a terminal
 
 
 def test_formats_agree(tmp_path: Path, csv: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -248,3 +248,46 @@ def test_help_and_version_import_nothing_heavy() -> None:
     for option in ("--help", "--version"):
         run = subprocess.run([sys.executable, "-c", script, option], capture_output=True, text=True, check=True)
         assert run.stdout.rstrip().endswith("set()")
+
+
+def written(path: Path, factor: float, *, shift: float = 0.0, rows: int = 4000) -> Path:
+    draw = np.random.default_rng(0)
+    z = shift + factor * draw.normal(size=rows)
+    path.write_text("mu,sigma,y,side\n" + "".join(f"0,1,{value},{k % 2}\n" for k, value in enumerate(z)))
+    return path
+
+
+def said_next(capsys: pytest.CaptureFixture[str]) -> str:
+    return " ".join(capsys.readouterr().out.split()).split("next: ")[1]
+
+
+def test_a_verdict_ends_with_the_command_that_repairs_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path / "p.csv", 1.5)
+    assert main(["evaluate", str(path), "--mean", "mu", "--family", "laplace"]) == 0
+    said = said_next(capsys)
+    command = f"fcal recalibrate --fit HELD_OUT.csv --apply {path} --out repaired.csv --mean mu --family laplace"
+    assert said.startswith(f"{command} repairs it")
+    words = command.replace("HELD_OUT.csv", str(path)).replace("repaired.csv", str(tmp_path / "out.csv")).split()[1:]
+    assert main(words) == 0  # as it stands
+
+
+@pytest.mark.parametrize(
+    ("options", "start"),
+    [
+        ({"factor": 1.0}, "nothing to repair"),
+        ({"factor": 1.0, "shift": 0.5}, "fcal recalibrate --method isotonic --fit"),
+        ({"factor": 1.0, "rows": 40}, "more rows: 40 cannot tell"),
+    ],
+)
+def test_every_verdict_has_a_next_step(tmp_path, capsys, options, start) -> None:
+    assert main(["evaluate", str(written(tmp_path / "p.csv", **options))]) == 0
+    assert said_next(capsys).startswith(start)
+
+
+def test_groups_that_cancel_each_other_are_named(tmp_path, capsys) -> None:
+    z = np.random.default_rng(1).normal(size=8000) * np.where(np.arange(8000) % 2, 0.8, 1.15)
+    z /= z.std()
+    path = tmp_path / "p.csv"
+    path.write_text("mu,sigma,y,side\n" + "".join(f"0,1,{value},{k % 2}\n" for k, value in enumerate(z)))
+    assert main(["evaluate", str(path), "--group", "side"]) == 0
+    assert said_next(capsys).startswith("all rows together are right, but not 0, 1: repair these groups")

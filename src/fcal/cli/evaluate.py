@@ -29,6 +29,7 @@ MIN_TARGETS = 2
 _PAGES = (".html", ".htm")
 _MAX_NAME = 200  # characters; temporary files and notes have longer names, and file systems allow 255
 _MOST_GROUPS = 30
+_MOST_NAMED = 3  # groups in a sentence
 _LONGEST_GROUP = 100  # characters
 
 
@@ -57,6 +58,7 @@ def run(arguments: Namespace, words: list[str]) -> int:
     else:
         order = "as they are" if arguments.by_sigma or arguments.by_output else "worst first"
         _print_report(report, source.describe(), page=arguments.out, order=order)
+        report_console().print(_plain(f"next: {next_step(report, arguments)}", style="bold"))
     return 0
 
 
@@ -178,6 +180,42 @@ def _print_report(report: Report, source: str, *, page: str | None, order: str) 
     console.print(Text(f"{report.n:,} scalars; {report.assumption}; smooth test of N(0, 1): p = {report.p_value:.3g}"))
     if page is not None:
         console.print(_plain(f"page: {page}"))
+
+
+def next_step(report: Report, arguments: Namespace) -> str:
+    """What to do about a verdict, as a sentence with the command to type."""
+    guide = "docs/recalibration.md"
+    if report.verdict != "calibrated":
+        method = ["--method", "isotonic"] if report.verdict == "biased" else []
+        repair = [
+            "recalibrate",
+            *method,
+            "--fit",
+            "HELD_OUT.csv",
+            "--apply",
+            arguments.path[0],
+            "--out",
+            "repaired.csv",
+        ]
+        command = f"fcal {shlex.join([*repair, *_column_options(arguments)])}"
+        return f"{command} repairs it by rows that the model was not trained on ({guide})"
+    if not report.conclusive:
+        return f"more rows: {report.n:,} cannot tell error bars that are right from those that are a little wrong"
+    off = [name for name, group in report.groups.items() if group.verdict != "calibrated"]
+    if off:
+        names = ", ".join(name[:_LONGEST_GROUP] or "(empty)" for name in off[:_MOST_NAMED])
+        more = f" and {len(off) - _MOST_NAMED} more" if len(off) > _MOST_NAMED else ""
+        return f"all rows together are right, but not {names}{more}: repair these groups by themselves ({guide})"
+    return "nothing to repair; use the error bars"
+
+
+def _column_options(arguments: Namespace) -> list[str]:
+    """Options of columns that were given, for another command on the same files."""
+    defaults = {"mean": "mean", "std": "std", "target": "target", "family": "normal", "level": 0.9}
+    names = ("mean", "std", "target", "variance", "log_variance", "lower", "upper", "level", "quantiles", "family")
+    given = ((name, getattr(arguments, name)) for name in names)
+    chosen = [(name, value) for name, value in given if value is not None and value != defaults.get(name)]
+    return [word for name, value in chosen for word in (f"--{name.replace('_', '-')}", str(value))]
 
 
 def _numbers(report: Report) -> Table:
