@@ -27,6 +27,9 @@ _TAIL = [10.0, 11.5, 13.5, 16.0, 19.0, 23.0, 28.0, 34.0, 40.0, 46.5]
 _EDGES = [*(-v for v in reversed(_TAIL)), *(0.5 * k for k in range(-18, 19)), *_TAIL]
 _CHUNK = 1 << 18
 _PANELS_OF_MIXTURE = 16  # for each panel
+_MIXTURE_SPACING = 0.15  # of nodes of a component of a normal mixture, in its standard deviations,
+_MIXTURE_RATIO = 1.03  # and ratio of those farther out
+_FARTHEST_NODE = 1e3  # standard deviations of a component
 
 
 class Warped(Distribution):
@@ -188,7 +191,54 @@ def _moments(law: Law, shape: torch.Size) -> tuple[Tensor, Tensor]:
         standard = law._replace(parameters=(loc.new_zeros(()), loc.new_ones(())))
         first, second = _by_quadrature(standard, torch.Size(), most=10_000)
         return (loc + scale * first).expand(shape), (scale.square() * second).expand(shape)
+    if own.family.component is NORMAL and isinstance(own.warp, PiecewiseLinear) and not law.transforms:
+        return _of_normal_mixture(law, shape)
     return _by_quadrature(law, shape, most=_PANELS)
+
+
+def _of_normal_mixture(law: Law, shape: torch.Size) -> tuple[Tensor, Tensor]:
+    """Moments of a mixture of normal distributions under a piecewise linear map, without a quantile of the mixture.
+
+    Values between neighbouring quantiles of components, of which there are some hundred, count as their middle, with
+    the probability that the warped distribution has between them: exact where slopes of the map jump.
+    """
+    own = WARP_OF[law.family]
+    assert isinstance(own.warp, PiecewiseLinear)
+    reach = min(_REACH / min(1.0, float(own.warp.segments.slope.min())), _FARTHEST_NODE)
+    nodes = _mixture_nodes(reach).to(law.parameters[0].device)
+    leaves = law.leaves(shape)
+    components = own._split(law.parameters)[1][0].shape[-1]
+    step = max(_CHUNK // (len(nodes) * components), 1)
+    chunks = []
+    for start in range(0, max(len(leaves[0]), 1), step):
+        rows = law.with_leaves([leaf[start : start + step].unsqueeze(-1) for leaf in leaves])
+        chunks.append(_mixture_moments(rows, nodes))
+    mean, variance = (torch.cat(moment) for moment in zip(*chunks, strict=True))
+    return mean.reshape(shape), variance.reshape(shape)
+
+
+def _mixture_nodes(reach: float) -> Tensor:
+    """Residuals of a component, evenly spaced where most of it lies and ever wider apart beyond. Shape ``(nodes,)``."""
+    inner = torch.arange(0, _REACH + _MIXTURE_SPACING, _MIXTURE_SPACING, dtype=torch.float64)
+    count = math.ceil(math.log(max(reach / _REACH, 1.0)) / math.log(_MIXTURE_RATIO))
+    outer = inner[-1] * _MIXTURE_RATIO ** torch.arange(1, count + 1, dtype=torch.float64)
+    half = torch.cat([inner, outer])
+    return torch.cat([-half[1:].flip(0), half])
+
+
+def _mixture_moments(law: Law, nodes: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance of rows, whose parameters have shape ``(n, 1)``. Shape ``(n,)`` each."""
+    own = WARP_OF[law.family]
+    _, (logits, locs, scales) = own._split(law.parameters)
+    edges = (locs + scales * nodes[:, None]).flatten(1).sort(-1).values
+    assert own.family.residual is not None
+    mapped, _ = own.warp.value_and_log_slope(own.family.residual(edges, logits, locs, scales))
+    below = normal_cdf(mapped)
+    ends = torch.zeros_like(below[:, :1])
+    mass = torch.cat([ends, below, 1 - ends], -1).diff()
+    middle = torch.cat([edges[:, :1], (edges[:, 1:] + edges[:, :-1]) / 2, edges[:, -1:]], -1)
+    mean = (mass * middle).sum(-1)
+    return mean, (mass * (middle - mean.unsqueeze(-1)).square()).sum(-1)
 
 
 def _by_quadrature(law: Law, shape: torch.Size, most: int) -> tuple[Tensor, Tensor]:
