@@ -74,6 +74,24 @@ def as_labels(name: str, values: Any) -> tuple[Tensor, list[str]]:
     return codes, list(number)
 
 
+def check_same_index(**named: Any) -> None:
+    """Refuse pandas columns whose rows have different labels: they are matched by position.
+
+    Raises:
+        ValueError: Two of them differ; the message has their names.
+    """
+    indexed = {
+        name: values.index for name, values in named.items() if hasattr(getattr(values, "index", None), "equals")
+    }
+    for name, index in indexed.items():
+        first = next(iter(indexed))
+        if not index.equals(indexed[first]):
+            raise ValueError(
+                f"expected `{first}` and `{name}` with the same index, got different ones; align them, or pass "
+                "`.to_numpy()` of each to match rows by position"
+            )
+
+
 def _array(name: str, values: Any) -> Any:
     """As a NumPy array; of objects where a library has its own missing value."""
     convert = getattr(values, "to_numpy", None)

@@ -1,6 +1,7 @@
 """``fcal recalibrate`` as users type it."""
 
 import json
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -165,6 +166,9 @@ def test_without_a_method_one_is_chosen_and_said(files: tuple[Path, Path], tmp_p
     assert main(words) == 0
     shown = capsys.readouterr()
     assert "not fitted to" in " ".join(shown.out.split())
+    hint = shlex.split(shown.err.split("look closer: fcal ")[1].splitlines()[0])
+    assert main(hint) == 0  # whatever was chosen, and whatever columns it wrote
+    assert "calibrated" in capsys.readouterr().out
     assert "scale-and-shape" in shown.out
     out.unlink()
     assert main([*words, "--method", "auto", "--json"]) == 0

@@ -111,6 +111,13 @@ def test_what_is_no_flag_is_refused_by_name():
         as_flags("valid_mask", [1, 0])
 
 
+def test_columns_of_frames_with_other_rows_are_refused():
+    mean, target = pd.Series(MEAN.numpy()), pd.Series(TARGET.numpy())
+    assert fcal.evaluate(mean=mean, std=1.0, target=target).n == N
+    with pytest.raises(ValueError, match="expected `mean` and `target` with the same index, got different ones"):
+        fcal.evaluate(mean=mean.sort_index(ascending=False), std=1.0, target=target)
+
+
 # Reports
 
 

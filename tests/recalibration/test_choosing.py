@@ -105,3 +105,11 @@ def test_mixtures_are_compared_too():
     pred = fcal.models.mixture([predicted(rows=200), predicted(rows=200, scale=2.0)])
     z = fcal.standardize(choose(pred, y).recalibrator.transform(pred), y)
     assert 0.9 < z.std() < 1.1
+
+
+def test_targets_of_other_libraries_are_targets():
+    y = 2 * noise()
+    expected = ScaleAndShape().fit(predicted(), y).factor
+    for values in (y.numpy(), y.tolist()):
+        assert choose(predicted(), values).recalibrator.factor == expected
+        assert ScaleAndShape().fit(predicted(), values).factor == expected

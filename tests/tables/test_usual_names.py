@@ -132,7 +132,8 @@ def test_recalibrated_columns_are_named_after_those_that_were_read(tmp_path, cap
     [
         ({"lower": "a"}, "expected `lower` together with `upper`, got no upper"),
         ({"variance": "a", "log_variance": "b"}, "got variance and log_variance"),
-        ({"lower": "a", "upper": "b", "level": 1.5}, "expected `level` within"),
+        ({"lower": "a", "upper": "b", "level": -0.5}, "expected `level` within"),
+        ({"lower": "a", "upper": "b", "level": 90}, r"got 90: did you mean 0.9\?"),
     ],
 )
 def test_contradicting_columns_are_refused(columns, message):
@@ -147,3 +148,15 @@ def test_impossible_spreads_are_refused_with_their_row(tmp_path, header, row):
     path = csv(tmp_path, header, f"1,1,1\n{row}\n")
     with pytest.raises(TableError, match=r"in data row 2"):
         whole(open_predictions(path))
+
+
+def test_bounds_that_are_exchanged_are_refused_in_their_own_words(tmp_path):
+    path = csv(tmp_path, "low,high,target", "1,2,1\n3,2,1\n")
+    with pytest.raises(TableError, match="with the lower bound below the upper one, got .* in data row 2"):
+        whole(open_predictions(path, columns=Columns(lower="low", upper="high")))
+
+
+def test_missing_targets_are_counted_aloud(tmp_path, capsys):
+    path = csv(tmp_path, "mu,sigma,y", ROWS + "1.0,1.0,\n2.0,1.0,\n")
+    assert main(["evaluate", str(path)]) == 0
+    assert "2 of 5 targets are missing and do not count" in capsys.readouterr().out

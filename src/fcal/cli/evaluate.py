@@ -46,7 +46,7 @@ def run(arguments: Namespace, words: list[str]) -> int:
         arguments.path, columns=columns_of(arguments), family=arguments.family, chunk_rows=_CHUNK_ROWS
     )
     command = f"fcal {shlex.join(words)}"
-    report = _evaluate(source, arguments)
+    report, missing = _evaluate(source, arguments)
     if arguments.out is not None:
         # Imported only here: plotly takes a second.
         from fcal.reports.calibration import calibration_page
@@ -54,10 +54,13 @@ def run(arguments: Namespace, words: list[str]) -> int:
 
         write_html(arguments.out, calibration_page(report, source=_names(source), command=command))
     if arguments.json:
-        print_json({"source": source.describe(), "command": command, "versions": provenance(), **report.as_dict()})
+        head = {"source": source.describe(), "command": command, "versions": provenance(), "missing": missing}
+        print_json({**head, **report.as_dict()})
     else:
         order = "as they are" if arguments.by_sigma or arguments.by_output else "worst first"
         _print_report(report, source.describe(), page=arguments.out, order=order)
+        if missing:
+            report_console().print(Text(f"{missing:,} of {missing + report.n:,} targets are missing and do not count"))
         report_console().print(_plain(f"next: {next_step(report, arguments)}", style="bold"))
     return 0
 
@@ -102,13 +105,15 @@ def columns_of(arguments: Namespace) -> Columns:
     )
 
 
-def _evaluate(source: Predictions, arguments: Namespace) -> Report:
+def _evaluate(source: Predictions, arguments: Namespace) -> tuple[Report, int]:
+    """The report, and the number of missing targets."""
     grid = Grid(arguments.df, arguments.bins)
     tolerance = check_number("tolerance", arguments.tolerance, low=0.0, high=1.0)
     keep_freed_memory()
     fingerprints = _fitted_on(source)
     state = empty_state(grid, clustered=arguments.cluster is not None)
     names: list[str] | None = None
+    missing = 0
     with ProgressBar("evaluating", total=source.rows, unit="rows") as bar:
         for chunk in source:
             group, names = _groups(chunk, source, arguments)
@@ -123,13 +128,15 @@ def _evaluate(source: Predictions, arguments: Namespace) -> Report:
                 fingerprinted=bool(fingerprints),
             )
             state = _added(state, batch)
+            missing += int(chunk.target.isnan().sum())
             bar.advance(len(chunk))
     counted = int(state.n.sum())
     if counted < MIN_TARGETS:
         raise ValueError(
             f"expected `{_names(source)}` with at least {MIN_TARGETS} rows that have a target, got {counted}"
         )
-    return report_from_state(state, grid, tolerance=tolerance, fitted_on=fingerprints, group_names=names)
+    report = report_from_state(state, grid, tolerance=tolerance, fitted_on=fingerprints, group_names=names)
+    return report, missing
 
 
 def _groups(chunk: Chunk, source: Predictions, arguments: Namespace) -> tuple[Tensor | None, list[str] | None]:

@@ -182,7 +182,7 @@ def _before_after(before: Report, after: Report) -> Table:
 def _how_to_evaluate(arguments: Namespace, recalibrator: Recalibrator, source: Predictions) -> list[str] | None:
     """Arguments of ``fcal evaluate`` for the new columns; None where they do not hold the distribution."""
     columns = source.columns
-    same_family = recalibrator.method in _METHODS_OF_SCALE and source.layout.keeps_family
+    same_family = recalibrator.keeps_family and source.layout.keeps_family
     if not same_family and source.layout.outputs:
         return None
     pred = (

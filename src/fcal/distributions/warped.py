@@ -230,8 +230,8 @@ def _mixture_moments(law: Law, nodes: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of rows, whose parameters have shape ``(n, 1)``. Shape ``(n,)`` each."""
     own = WARP_OF[law.family]
     _, (logits, locs, scales) = own._split(law.parameters)
-    edges = (locs + scales * nodes[:, None]).flatten(1).sort(-1).values
     assert own.family.residual is not None
+    edges = torch.cat([(locs + scales * nodes[:, None]).flatten(1), _around_median(law)], -1).sort(-1).values
     mapped, _ = own.warp.value_and_log_slope(own.family.residual(edges, logits, locs, scales))
     below = normal_cdf(mapped)
     ends = torch.zeros_like(below[:, :1])
@@ -239,6 +239,20 @@ def _mixture_moments(law: Law, nodes: Tensor) -> tuple[Tensor, Tensor]:
     middle = torch.cat([edges[:, :1], (edges[:, 1:] + edges[:, :-1]) / 2, edges[:, -1:]], -1)
     mean = (mass * middle).sum(-1)
     return mean, (mass * (middle - mean.unsqueeze(-1)).square()).sum(-1)
+
+
+def _around_median(law: Law) -> Tensor:
+    """Values near the median, as close together as a steep map makes the warped law narrow. Shape ``(n, m)``."""
+    own = WARP_OF[law.family]
+    assert isinstance(own.warp, PiecewiseLinear)
+    assert own.family.quantile is not None
+    assert own.family.log_prob is not None
+    _, parameters = own._split(law.parameters)
+    half = torch.full_like(parameters[0][..., 0], 0.5)
+    median = own.family.quantile(half, half, *parameters)
+    spread = (log_normal_density(torch.zeros_like(median)) - own.family.log_prob(median, *parameters)).exp()
+    steep = max(1.0, float(own.warp.segments.slope.max()))
+    return median + spread / steep * _mixture_nodes(_REACH).to(median.device)
 
 
 def _by_quadrature(law: Law, shape: torch.Size, most: int) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, Normal
 
-from fcal._arrays import as_flags, as_labels, as_numbers
+from fcal._arrays import as_flags, as_labels, as_numbers, check_same_index
 from fcal._checks import check_integer, check_number, check_values
 from fcal.metrics.accumulation import accumulate
 from fcal.metrics.report import Report
@@ -73,6 +73,8 @@ def evaluate(
     """
     grid = Grid(df, bins)
     check_number("tolerance", tolerance, low=0.0, high=1.0)
+    arrays = {"mean": mean, "std": std, "variance": variance, "target": target, "valid_mask": valid_mask}
+    check_same_index(**arrays, cluster=cluster, group=group)
     pred = _prediction(pred, mean, std, variance)
     if target is None:
         raise TypeError("expected `target`, the true values, got None")

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, Independent
 
+from fcal._arrays import as_flags, as_numbers
 from fcal.distributions.functional import index_select
 from fcal.recalibration.calibration_data import calibration_data
 from fcal.recalibration.quantile_maps import Conformal, Isotonic
@@ -64,6 +65,10 @@ class Choice:
     candidates: Mapping[str, Candidate]
     reason: str
 
+    def transform(self, pred: Distribution) -> Distribution:
+        """Predictions repaired by what was chosen."""
+        return self.recalibrator.transform(pred)
+
 
 def choose(pred: Distribution, target: Tensor, *, valid_mask: Tensor | None = None) -> Choice:
     """Choose a repair by cross-validation, and fit it to all rows.
@@ -90,9 +95,13 @@ def choose(pred: Distribution, target: Tensor, *, valid_mask: Tensor | None = No
         >>> from torch.distributions import Normal
         >>> target = 1 + torch.randn(1000, generator=torch.Generator().manual_seed(0))
         >>> choice = choose(Normal(torch.zeros(1000), torch.ones(1000)), target)
+        >>> bool((choice.transform(Normal(torch.zeros(3), torch.ones(3))).mean > 0.9).all())
+        True
         >>> choice.recalibrator.method, round(choice.candidates["affine"].coverage["0.9"], 1)
         ('affine', 0.9)
     """
+    target = as_numbers("target", target)
+    valid_mask = None if valid_mask is None else as_flags("valid_mask", valid_mask)
     if pred.event_shape and not isinstance(pred, Independent):
         factor = Temperature().fit(pred, target, valid_mask=valid_mask)
         return Choice(recalibrator=factor, candidates={}, reason="a factor is what vectors can be repaired by")

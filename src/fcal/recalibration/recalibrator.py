@@ -15,6 +15,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 from torch.distributions import Distribution, Independent
 
+from fcal._arrays import as_flags, as_numbers
 from fcal._files import atomic_path, provenance, write_json
 from fcal._registry import Registry
 from fcal.distributions.family import Law, law_of
@@ -60,7 +61,8 @@ class Recalibrator(ABC):
 
         Args:
             pred: Predictions of a registered family, on data that the model was not trained on.
-            target: Their targets, NaN where missing. Shape of the prediction's samples.
+            target: Their targets, NaN where missing; a tensor, or an array, series or list. Shape of the prediction's
+                samples.
             valid_mask: True where a target counts; shaped like ``target`` or its rows.
 
         Returns:
@@ -70,6 +72,8 @@ class Recalibrator(ABC):
             TypeError: A family that this method cannot repair.
             ValueError: Too few valid targets, or invalid values.
         """
+        target = as_numbers("target", target)
+        valid_mask = None if valid_mask is None else as_flags("valid_mask", valid_mask)
         data = calibration_data(pred, target, valid_mask, at_least=self.least_rows)
         self._check_law(data)
         with torch.no_grad():
@@ -104,6 +108,11 @@ class Recalibrator(ABC):
         repaired = Independent(repaired, event_dims, validate_args=False) if event_dims else repaired
         repaired.fitted_on = self.fitted_on
         return repaired
+
+    @property
+    def keeps_family(self) -> bool:
+        """Whether repaired predictions are of the family of the predictions, with other parameters."""
+        return False
 
     def fit_transform(self, pred: Distribution, target: Tensor, *, valid_mask: Tensor | None = None) -> Distribution:
         """Fit to predictions and repair the same ones; an evaluation on them is optimistic."""

@@ -68,6 +68,11 @@ class ScaleAndShape(Recalibrator):
         """Weight of the observed shape, from 0 to 1."""
         return float(self._fitted_tensors()["weight"])
 
+    @property
+    def keeps_family(self) -> bool:
+        """Whether the shape stays as predicted."""
+        return not self.weight
+
     def _options(self) -> dict[str, Any]:
         return {}
 

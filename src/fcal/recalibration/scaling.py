@@ -38,6 +38,11 @@ class _Scaling(Recalibrator):
         """Factor of the scales. Shape ``()``, or ``(outputs,)``."""
         return self._fitted_tensors()["factor"]
 
+    @property
+    def keeps_family(self) -> bool:
+        """True: only location and scale change."""
+        return True
+
     def _options(self) -> dict[str, Any]:
         return {"per_output": self.per_output}
 
@@ -183,6 +188,11 @@ class Power(Recalibrator):
     method = "power"
     tensor_names = ("factor", "exponent", "unit")
     least_rows = 4
+
+    @property
+    def keeps_family(self) -> bool:
+        """True: only the scale changes."""
+        return True
 
     def _options(self) -> dict[str, Any]:
         return {}

@@ -90,6 +90,8 @@ class Columns:
                 raise TypeError(f"expected `{field.name}` a column name, got {value!r}")
         if self.quantiles is not None and self.quantiles.count("*") != 1:
             raise ValueError(f"expected `quantiles` a pattern with one star, as 'q*', got {self.quantiles!r}")
+        if isinstance(self.level, int | float) and 1 < self.level < 100:
+            raise ValueError(f"expected `level` a probability, got {self.level:g}: did you mean {self.level / 100:g}?")
         check_number("level", self.level, low=1e-6, high=1 - 1e-6)
         if (self.lower is None) != (self.upper is None):
             given, other = ("upper", "lower") if self.lower is None else ("lower", "upper")
@@ -147,7 +149,8 @@ def layout_of(file: TableFile, columns: Columns, family: str) -> Layout:
     if columns.lower is not None and columns.upper is not None:
         tail = (1 - columns.level) / 2
         bounds = {columns.lower: 100 * tail, columns.upper: 100 * (1 - tail)}
-        return _quantiles(file, columns, {file.require(name): level for name, level in bounds.items()})
+        levels = {file.require(name): level for name, level in bounds.items()}
+        return _quantiles(file, columns, levels, rising="with the lower bound below the upper one")
     if columns.quantiles is not None:
         return _quantiles(file, columns, _checked_levels(file, columns.quantiles))
     spread = columns.spread()[1]
@@ -275,7 +278,13 @@ def _covariances(mean: tuple[str, ...], cov: list[list[str]], target: tuple[str,
     return Layout((*mean, *entries, *target), f"multivariate normal of {len(mean)}: {columns}", prediction)
 
 
-def _quantiles(file: TableFile, columns: Columns, levels: Mapping[str, float]) -> Layout:
+def _quantiles(
+    file: TableFile,
+    columns: Columns,
+    levels: Mapping[str, float],
+    *,
+    rising: str = "strictly rising from level to level",
+) -> Layout:
     """Quantiles of one target per row, at the same levels in every row; levels in per cent by column, rising."""
     names = tuple(file.require(name) for name in levels)
     fractions = [level / 100 for level in levels.values()]
@@ -284,7 +293,7 @@ def _quantiles(file: TableFile, columns: Columns, levels: Mapping[str, float]) -
     def prediction(block: Block) -> tuple[Distribution, Tensor]:
         """The distribution through the quantiles of each row."""
         quantiles = torch.stack([block.finite(name) for name in names], -1)
-        block.check(names, "strictly rising from level to level", _crossing)
+        block.check(names, rising, _crossing)
         true_values = block.target(target[0]) if target else quantiles[:, 0] * torch.nan
         return QuantileLaw(torch.tensor(fractions, dtype=torch.float64), quantiles, validate_args=False), true_values
 
