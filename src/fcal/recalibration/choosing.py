@@ -37,6 +37,10 @@ class Candidate:
         difference: Mean CRPS less that of the usual method.
         error: Standard error of the difference.
         coverage: Share of targets in the central interval of each level.
+
+    Example:
+        >>> Candidate(crps=0.9, difference=-0.1, error=0.01, coverage={"0.9": 0.9}).is_clearly_better
+        True
     """
 
     crps: float
@@ -59,6 +63,12 @@ class Choice:
         recalibrator: Fitted to all rows.
         candidates: Methods that were compared, by name; empty where there was nothing to compare.
         reason: Why it was chosen, in one sentence.
+
+    Example:
+        >>> from torch.distributions import Normal
+        >>> choice = choose(Normal(torch.zeros(4), 1.0), torch.tensor([1.0, -3.0, 3.0, 1.0]))
+        >>> choice.recalibrator.method, choice.reason
+        ('scale-and-shape', '4 rows are too few to compare methods')
     """
 
     recalibrator: Recalibrator
