@@ -67,7 +67,7 @@ def as_labels(name: str, values: Any) -> tuple[Tensor, list[str]]:
         return codes, [str(value) for value in known.tolist()]
     array = _array(name, values)
     if array.dtype.kind in "iub":
-        return as_labels(name, torch.from_numpy(array.astype(np.int64)))
+        return as_labels(name, torch.from_numpy(array.astype(np.bool_ if array.dtype.kind == "b" else np.int64)))
     texts = [MISSING_LABEL if _is_missing(value) else str(value) for value in array.ravel().tolist()]
     number = {text: code for code, text in enumerate(dict.fromkeys(texts))}
     codes = torch.tensor([number[text] for text in texts], dtype=torch.long).reshape(array.shape)

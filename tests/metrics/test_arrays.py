@@ -94,7 +94,8 @@ def test_labels_are_of_any_type():
         assert as_labels("group", values)[1] == ["a", "(none)"]
     assert as_labels("group", pd.Series(["x", "y"], dtype="category"))[1] == ["x", "y"]
     assert as_labels("group", pd.Series([3, 1]))[1] == ["1", "3"]
-    assert as_labels("group", pd.Series([True, False]))[0].tolist() == [1, 0]
+    codes, names = as_labels("group", pd.Series([True, False]))
+    assert [names[code] for code in codes] == ["True", "False"]
     assert as_labels("group", pd.to_datetime(pd.Series(["2020-01-02"])))[1][0].startswith("2020-01-02")
 
 
