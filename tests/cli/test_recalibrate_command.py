@@ -186,7 +186,7 @@ def test_a_saved_repair_is_applied_without_the_rows_it_was_fitted_to(files, tmp_
     capsys.readouterr()
     for more, message in (
         (["--load", str(kept), "--method", "affine"], "expected no `--method` with `--load`, got both"),
-        (["--load", str(tmp_path / "nowhere")], "nowhere"),
+        (["--load", str(tmp_path / "nowhere")], "expected `--load` a folder that `--save` made, got"),
         (["--load", str(kept), "--fit", str(files[0])], "not allowed with argument"),
         ([], "one of the arguments --fit --load is required"),
     ):

@@ -86,6 +86,8 @@ def _check_outputs(arguments: Namespace, calibration: Predictions | None, source
 
 
 def _loaded(folder: str) -> Choice:
+    if not Path(folder).is_dir():
+        raise ValueError(f"expected `--load` a folder that `--save` made, got {folder}, no folder")
     repair = recalibration.load(folder)
     return Choice(recalibrator=repair, candidates={}, reason=f"kept in {folder}")
 

@@ -143,7 +143,7 @@ def _groups(group: ArrayLike | None, names: Sequence[str] | None) -> tuple[Tenso
         codes, known = as_labels("group", group)
         _check_number_of_groups(len(known))
         return codes, known
-    numbers = group if isinstance(group, Tensor) else torch.as_tensor(as_numbers("group", group))
+    numbers = group if isinstance(group, Tensor) else as_numbers("group", group)
     if numbers.is_complex() or (numbers.is_floating_point() and not bool((numbers == numbers.round()).all())):
         raise TypeError(f"expected `group` of integers beside `group_names`, got {numbers.dtype}")
     named = [str(name) for name in names]

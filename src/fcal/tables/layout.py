@@ -23,22 +23,19 @@ _MAX_SINGLE_DIGITS = 10  # up to this dimension `cov_01` is unambiguous
 _AS_DEVIATION: dict[str, Callable[[Tensor], Tensor]] = {
     "std": lambda values: values,
     "variance": torch.sqrt,
-    "log_variance": lambda values: (values.double() / 2).exp(),
-}
-_DEVIATIONS: dict[str, Callable[[Block, str], Tensor]] = {
-    "std": lambda block, name: block.positive(name),
-    "variance": lambda block, name: block.positive(name).sqrt(),
-    "log_variance": lambda block, name: _exponential(block, name),
+    "log_variance": lambda values: (values.double() / 2).exp(),  # in float64, since their range is wide
 }
 _WORDS = {"std": "std", "variance": "variance", "log_variance": "log-variance"}
 _LARGEST_LOG = 700.0  # of a variance: beyond, it is infinite or 0 in float64
 
 
-def _exponential(block: Block, name: str) -> Tensor:
-    """Standard deviations of logarithms of variances, in float64, since their range is wide."""
+def _deviation(block: Block, name: str, kind: str) -> Tensor:
+    """Standard deviations of a column of them, of variances or of their logarithms."""
+    if kind != "log_variance":
+        return _AS_DEVIATION[kind](block.positive(name))
     values = block.finite(name)
     block.check((name,), f"within {_LARGEST_LOG:g} of 0", lambda column: column.abs() > _LARGEST_LOG)
-    return _AS_DEVIATION["log_variance"](values)
+    return _AS_DEVIATION[kind](values)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,7 +212,6 @@ def _moments(
 ) -> Layout:
     """Means and standard deviations, or variances, of one or several targets per row."""
     moments, (kind, _) = families.family(family), columns.spread()
-    deviation = _DEVIATIONS[kind]
 
     def stacked(columns: list[Tensor]) -> Tensor:
         return columns[0] if scalar else torch.stack(columns, -1)
@@ -223,7 +219,7 @@ def _moments(
     def prediction(block: Block) -> tuple[Distribution, Tensor]:
         """A distribution per row, of batch shape (N,), or per row and output, as ``Independent``."""
         loc = stacked([block.finite(name) for name in mean])
-        scale = stacked([deviation(block, name) for name in spread])
+        scale = stacked([_deviation(block, name, kind) for name in spread])
         true_values = stacked([block.target(name) for name in target]) if target else torch.full_like(loc, torch.nan)
         if moments.impossible is not None:
             assert moments.requirement is not None
