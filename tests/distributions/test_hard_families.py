@@ -585,3 +585,13 @@ def test_beta_law_of_immense_shapes_is_refused():
 def test_truncated_normal_with_crossed_bounds_is_refused():
     with pytest.raises(ValueError, match="expected `low` < `high`"):
         TruncatedNormal(torch.zeros(2), torch.ones(2), torch.ones(2), torch.zeros(2), validate_args=True)
+
+
+def test_quantiles_of_a_mixture_with_a_narrow_mode_go_back_to_their_probabilities():
+    """Newton's steps from one side of the narrow mode to the other must not go on for ever."""
+    weights = torch.tensor([0.0157, 0.2974, 0.2869, 0.2168, 0.1832], dtype=torch.float64)
+    locs = torch.tensor([4.8422, 0.1881, 4.7892, 6.1144, 5.8203], dtype=torch.float64)
+    scales = torch.tensor([1.9057, 0.5074, 1.2066, 0.2466, 1.7875], dtype=torch.float64)
+    levels = torch.linspace(0.0005, 0.9995, 2000, dtype=torch.float64)
+    law = MixtureSameFamily(Categorical(weights), Normal(locs, scales)).expand(levels.shape)
+    torch.testing.assert_close(law.cdf(fcal.distributions.quantile(law, levels)), levels, rtol=0, atol=1e-12)

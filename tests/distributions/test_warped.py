@@ -24,6 +24,8 @@ from torch.distributions.transforms import AffineTransform, ExpTransform
 
 import fcal
 from fcal.distributions import AffineMap, BetaMap, MonotoneMap, PiecewiseLinear, QuantileLaw, Warped
+from fcal.distributions.observation import observe
+from fcal.distributions.warped_integrals import fast_moments_and_crps
 
 
 def f64(*values: float) -> torch.Tensor:
@@ -317,3 +319,67 @@ def test_moments_of_a_warped_normal_mixture_have_gradients():
 
     locs, scales = torch.tensor([[0.0, 1.1], [2.0, -1.0], [0.3, 0.2]]).double(), torch.full((3, 2), 0.7).double()
     assert torch.autograd.gradcheck(moments, (locs.requires_grad_(), scales.requires_grad_()), atol=1e-4, rtol=1e-3)
+
+
+def _bent_at_many_knots():
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(60, generator=generator, dtype=torch.float64).sort().values
+    y = (0.05 + torch.rand(60, generator=generator, dtype=torch.float64)).cumsum(0)
+    return PiecewiseLinear(x, 0.8 * (y - y.mean()) / y.std(), below=0.7, above=1.3)
+
+
+def _many(kind):
+    """Forty laws; those of mixtures have one to five modes."""
+    generator = torch.Generator().manual_seed(2)
+
+    def drawn(*shape):
+        return torch.rand(*shape, generator=generator, dtype=torch.float64)
+
+    loc, scale, spread = drawn(40, 5), 0.2 + 2 * drawn(40, 5), 10 ** (2 * drawn(40, 1) - 1)
+    return {
+        "mixture": lambda: MixtureSameFamily(Categorical(drawn(40, 5)), Normal(spread * loc, scale)),
+        "student": lambda: StudentT(10 + 20 * drawn(40), loc[:, 0], scale[:, 0]),
+        "student of one shape": lambda: StudentT(torch.full((40,), 9.0).double(), loc[:, 0], scale[:, 0]),
+        "laplace": lambda: Laplace(loc[:, 0], scale[:, 0]),
+    }[kind]()
+
+
+@pytest.mark.parametrize("kind", ["mixture", "student", "student of one shape", "laplace"])
+def test_integrals_of_warped_laws_in_one_pass_are_those_of_their_quantiles(kind):
+    """Against sums over 20,001 residuals of the warped law, evenly spaced within eight standard deviations."""
+    law = Warped(_many(kind), _bent_at_many_knots())
+    residuals = torch.linspace(-8, 8, 20_001, dtype=torch.float64).unsqueeze(1)
+    below, weight = torch.special.ndtr(residuals), torch.exp(-0.5 * residuals.square())
+    weight = weight / weight.sum()
+    quantiles = law.icdf(below)
+    target = quantiles[8_000 + 100 * torch.arange(40), torch.arange(40)]
+    mean = (weight * quantiles).sum(0)
+    sd = (weight * (quantiles - mean).square()).sum(0).sqrt()
+    score = (2 * weight * (quantiles - target) * ((quantiles >= target).double() - below)).sum(0)
+    fast = fast_moments_and_crps(observe(law, target, widest=True, anywhere=True).law, target)
+    assert fast is not None
+    torch.testing.assert_close(fast[0] / sd, mean / sd, rtol=0, atol=4e-4)
+    torch.testing.assert_close(fast[1].sqrt() / sd, torch.ones_like(sd), rtol=0, atol=1e-3)
+    torch.testing.assert_close(fast[2] / sd, score / sd, rtol=0, atol=4e-4)
+
+
+def test_laws_too_heavy_or_too_narrow_for_few_points_take_the_other_way():
+    heavy = StudentT(f64(3.0), f64(0.0), f64(1.0))
+    target = f64(0.5)
+    for base, warp in (
+        (heavy, _bent_at_many_knots()),
+        (Laplace(f64(0.0), f64(1.0)), PiecewiseLinear(f64(0.0, 1.0), f64(0.0, 9.0), below=9.0, above=9.0)),
+    ):
+        assert (
+            fast_moments_and_crps(observe(Warped(base, warp), target, widest=True, anywhere=True).law, target) is None
+        )
+
+
+def test_moments_of_a_warped_law_are_computed_once_unless_they_have_gradients():
+    law = Warped(_many("mixture"), _bent_at_many_knots())
+    assert law.mean is law.mean
+    loc = f64(0.0, 1.0).requires_grad_()
+    law = Warped(Laplace(loc, torch.ones_like(loc)), _bent_at_many_knots())
+    for _ in range(2):  # a second graph
+        law.mean.sum().backward()
+    torch.testing.assert_close(loc.grad, f64(2.0, 2.0))

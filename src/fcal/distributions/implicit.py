@@ -233,7 +233,7 @@ class LogOdds(NamedTuple):
 
 @torch.no_grad()
 def root(function: Callable[[Tensor], LogOdds], goal: Tensor, start: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Root of an increasing function, by Newton's method with bisection whenever a step leaves the bracket.
+    """Root of an increasing function, by Newton's method with bisection where it leaves the bracket or hardly shrinks it.
 
     Args:
         function: Elementwise function of coordinates shaped like ``goal``.
@@ -247,6 +247,7 @@ def root(function: Callable[[Tensor], LogOdds], goal: Tensor, start: Tensor, low
         tensor(2.)
     """
     x, reach = start, 1 + start.abs()
+    width = torch.full_like(start, torch.inf)
     for _ in range(_STEPS):
         value, slope = function(x)
         gap = goal - value
@@ -256,7 +257,10 @@ def root(function: Callable[[Tensor], LogOdds], goal: Tensor, start: Tensor, low
         step = torch.maximum(torch.minimum(step, reach), -reach)
         reach = torch.where(step.abs() == reach, 2 * reach, reach)
         moved = x + step
-        outside = (moved < low) | (moved > high) | moved.isnan()
+        # Between two modes Newton's steps may go back and forth: the bracket has to halve every other step.
+        slow = (high - low > 0.5 * width) & (step.abs() > 0.25 * (high - low))
+        width = torch.where(slow, torch.inf, high - low)
+        outside = (moved < low) | (moved > high) | moved.isnan() | slow
         following = torch.where(outside, _middle(low, high, x), moved)
         done = ((following - x).abs() <= _CLOSE * following.abs()) | (gap.abs() <= _NO_GAP * (1 + goal.abs()))
         x = following

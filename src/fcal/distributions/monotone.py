@@ -224,7 +224,7 @@ class Warp(NamedTuple):
 
     def residual(self, value: Tensor, *parameters: Tensor) -> Tensor:
         """Residual of the base, mapped."""
-        own, base = self._split(parameters)
+        own, base = self.split(parameters)
         return self.warp.value_and_log_slope(family_residual(self.family, value, *base), *own)[0]
 
     def log_cdf(self, value: Tensor, *parameters: Tensor) -> Tensor:
@@ -246,22 +246,22 @@ class Warp(NamedTuple):
 
     def value_at(self, z: Tensor, *parameters: Tensor) -> Tensor:
         """Value whose residual is z."""
-        own, base = self._split(parameters)
+        own, base = self.split(parameters)
         return value_of_residual(self.family, self.warp.inverse(z, *own), *base)
 
     def support(self, value: Tensor, *parameters: Tensor) -> Tensor:
         """Support of the base."""
         assert self.family.support is not None
-        return self.family.support(value, *self._split(parameters)[1])
+        return self.family.support(value, *self.split(parameters)[1])
 
     def bounds(self, *parameters: Tensor) -> tuple[Tensor, Tensor]:
         """Bounds of the base."""
         assert self.family.bounds is not None
-        return self.family.bounds(*self._split(parameters)[1])
+        return self.family.bounds(*self.split(parameters)[1])
 
     def distribution(self, *parameters: Tensor) -> Distribution:
         """The distribution with these parameters."""
-        own, base = self._split(parameters)
+        own, base = self.split(parameters)
         shape = torch.broadcast_shapes(*(p.shape for p in parameters))
         inner = self.family.distribution(self.kind, base).expand(shape)
         return self.make(inner, self.warp.rebuilt(own))
@@ -303,7 +303,7 @@ class Warp(NamedTuple):
             if isinstance(known, Mapping) and name in known:
                 yield from ((column, getattr(known[name], "base_constraint", known[name])) for column in group)
 
-    def _split(self, parameters: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    def split(self, parameters: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """Tensors of the map and parameters of the base, with vectors stacked again."""
         count = len(self.warp.names)
         rest = iter(parameters[count:])
@@ -311,7 +311,7 @@ class Warp(NamedTuple):
         return parameters[:count], tuple(base)
 
     def _residual_and_log_slope(self, value: Tensor, *parameters: Tensor) -> tuple[Tensor, Tensor]:
-        own, base = self._split(parameters)
+        own, base = self.split(parameters)
         z, inner = _residual_and_log_slope(self.kind, self.family, value, *base)
         mapped, outer = self.warp.value_and_log_slope(z, *own)
         return mapped, inner + outer

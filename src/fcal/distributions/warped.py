@@ -16,6 +16,7 @@ from fcal.distributions.location_scale import NORMAL
 from fcal.distributions.monotone import WARP_OF, MonotoneMap, PiecewiseLinear, Warp
 from fcal.distributions.piecewise import Segments
 from fcal.distributions.tails import log_normal_density, normal_cdf, normal_quantile
+from fcal.distributions.warped_integrals import fast_moments
 
 _NO_MEAN = 30.0  # a moment does not exist if residuals beyond this one contribute to it
 _COUNTS = 1e-6  # smallest share that counts as a contribution
@@ -66,6 +67,7 @@ class Warped(Distribution):
     arg_constraints: dict[str, constraints.Constraint] = {}
     has_rsample = True
     fitted_on: str | None = None  # the targets that the map was fitted on, if any
+    _known_moments: tuple[Tensor, Tensor, Tensor] | None = None  # computed once, unless they have gradients
 
     def __init__(self, base: Distribution, warp: MonotoneMap, validate_args: bool | None = None) -> None:
         if not isinstance(base, Distribution):
@@ -148,10 +150,15 @@ class Warped(Distribution):
         return law.push_forward(WARP_OF[law.family].value_at(z, *law.parameters)).to(self.dtype)
 
     def _moments(self) -> tuple[Tensor, Tensor, Tensor]:
+        if self._known_moments is not None:
+            return self._known_moments
         mean, variance = _moments(self._law.to(torch.float64), self.batch_shape)
         largest = torch.finfo(self.dtype).max
         narrow = torch.where(variance.isinf(), variance, variance.clamp(max=largest))
-        return mean.to(self.dtype), narrow.to(self.dtype), variance.sqrt().to(self.dtype)
+        moments = mean.to(self.dtype), narrow.to(self.dtype), variance.sqrt().to(self.dtype)
+        if not (mean.requires_grad or is_tracing()):
+            self._known_moments = moments
+        return moments
 
 
 def _law_of(base: Distribution, warp: MonotoneMap) -> Law:
@@ -180,6 +187,9 @@ def _law_of(base: Distribution, warp: MonotoneMap) -> Law:
 def _moments(law: Law, shape: torch.Size) -> tuple[Tensor, Tensor]:
     """Mean and variance of warped distributions, in float64. Shape ``shape`` each."""
     own = WARP_OF[law.family]
+    fast = fast_moments(law, shape)
+    if fast is not None:
+        return fast
     if own.has_closed_forms() and not law.transforms:
         assert isinstance(own.warp, PiecewiseLinear)
         loc, scale = law.parameters
@@ -207,7 +217,7 @@ def _of_normal_mixture(law: Law, shape: torch.Size) -> tuple[Tensor, Tensor]:
     reach = min(_REACH / min(1.0, float(own.warp.segments.slope.min())), _FARTHEST_NODE)
     nodes = _mixture_nodes(reach).to(law.parameters[0].device)
     leaves = law.leaves(shape)
-    components = own._split(law.parameters)[1][0].shape[-1]
+    components = own.split(law.parameters)[1][0].shape[-1]
     step = max(_CHUNK // (len(nodes) * components), 1)
     chunks = []
     for start in range(0, max(len(leaves[0]), 1), step):
@@ -229,7 +239,7 @@ def _mixture_nodes(reach: float) -> Tensor:
 def _mixture_moments(law: Law, nodes: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of rows, whose parameters have shape ``(n, 1)``. Shape ``(n,)`` each."""
     own = WARP_OF[law.family]
-    _, (logits, locs, scales) = own._split(law.parameters)
+    _, (logits, locs, scales) = own.split(law.parameters)
     assert own.family.residual is not None
     edges = torch.cat([(locs + scales * nodes[:, None]).flatten(1), _around_median(law)], -1).sort(-1).values
     mapped, _ = own.warp.value_and_log_slope(own.family.residual(edges, logits, locs, scales))
@@ -247,7 +257,7 @@ def _around_median(law: Law) -> Tensor:
     assert isinstance(own.warp, PiecewiseLinear)
     assert own.family.quantile is not None
     assert own.family.log_prob is not None
-    _, parameters = own._split(law.parameters)
+    _, parameters = own.split(law.parameters)
     half = torch.full_like(parameters[0][..., 0], 0.5)
     median = own.family.quantile(half, half, *parameters)
     spread = (log_normal_density(torch.zeros_like(median)) - own.family.log_prob(median, *parameters)).exp()
@@ -269,7 +279,7 @@ def _by_quadrature(law: Law, shape: torch.Size, most: int) -> tuple[Tensor, Tens
 
 def _weighted_moments(law: Law, nodes: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     own = WARP_OF[law.family]
-    inner = own.warp.inverse(nodes, *own._split(law.parameters)[0]).detach()
+    inner = own.warp.inverse(nodes, *own.split(law.parameters)[0]).detach()
     far = (inner.abs() > _NO_MEAN) | (nodes.abs() > _NO_MEAN)
     values = law.push_forward(own.value_at(nodes, *law.parameters))
     terms = weights * values
@@ -298,7 +308,7 @@ def _nodes(law: Law, most: int) -> tuple[Tensor, Tensor]:
     and at the knots of the map, where the integrand may have a kink.
     """
     own = WARP_OF[law.family]
-    tensors, like = own._split(law.parameters)[0], law.parameters[0]
+    tensors, like = own.split(law.parameters)[0], law.parameters[0]
     if isinstance(own.warp, PiecewiseLinear):
         edges = _panel_edges(own.warp.on(like), most)
     elif _is_plainly_normal(law):

@@ -14,6 +14,7 @@ from fcal.distributions import normal_quantile
 from fcal.distributions.family import Law
 from fcal.distributions.observation import Observation, Selection, observe_valid
 from fcal.distributions.tails import LOG_SQRT_2PI
+from fcal.distributions.warped_integrals import fast_moments_and_crps
 from fcal.metrics.calibration_errors import chi2_quantiles
 from fcal.metrics.report import LEVELS
 from fcal.metrics.state import (
@@ -144,7 +145,7 @@ def _scored(chunk: Observation) -> _Scored:
     if _is_normal(law):
         return _scored_normal(chunk.target, *law.parameters)
     z = residuals_of(chunk)
-    mean, sigma = _moments(law)
+    mean, sigma, crps = _moments_and_crps(chunk)
     dims = z.shape[1] if z.dim() == 2 else 1
     error = None if mean is None else (chunk.target - mean).reshape(-1)
     spread = None if sigma is None else sigma.expand(chunk.target.shape).reshape(-1).contiguous()
@@ -155,7 +156,7 @@ def _scored(chunk: Observation) -> _Scored:
         sigma=spread,
         ratio=None if error is None or spread is None else (error / spread).clamp_(-LARGEST_Z, LARGEST_Z),
         nll=element_nll(chunk).repeat_interleave(dims) / dims,
-        crps=None if law.family.event_dim else element_crps(chunk),
+        crps=crps,
         target=chunk.target.reshape(-1),
         squared_distance=z.square().sum(-1) if law.family.event_dim else None,
     )
@@ -179,6 +180,18 @@ def _scored_normal(target: Tensor, loc: Tensor, scale: Tensor) -> _Scored:
     return _Scored(z, t, error, scale, z, nll, crps, target, None)
 
 
+def _moments_and_crps(chunk: Observation) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Mean and sd as :func:`_moments` has them, and CRPS, which vectors do not have."""
+    law = chunk.law
+    if law.family.event_dim:
+        return *_moments(law), None
+    fast = fast_moments_and_crps(law, chunk.target)
+    if fast is not None:
+        mean, variance, crps = fast
+        return *_usable(mean, variance.sqrt()), crps
+    return *_moments(law), element_crps(chunk)
+
+
 def _moments(law: Law) -> tuple[Tensor | None, Tensor | None]:
     """Mean and sd, NaN where one of them is not finite; None where torch does not implement them."""
     try:
@@ -186,6 +199,10 @@ def _moments(law: Law) -> tuple[Tensor | None, Tensor | None]:
         mean, sigma = pred.mean, pred.stddev
     except (NotImplementedError, AttributeError):  # not implemented in torch
         return None, None
+    return _usable(mean, sigma)
+
+
+def _usable(mean: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor]:
     usable = torch.isfinite(mean) & torch.isfinite(sigma) & (sigma > 0)
     return mean.where(usable, torch.nan), sigma.where(usable, torch.nan)
 
