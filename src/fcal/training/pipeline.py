@@ -22,6 +22,7 @@ from fcal._files import provenance, removed_if_empty, write_json
 from fcal.crossfitting import CrossFit, crossfit, recentred
 from fcal.data.folds import fold_numbers
 from fcal.distributions.functional import cat
+from fcal.models import FixedMean
 from fcal.models.predicting import Predicted, evaluating, predict
 from fcal.training import run_folder
 from fcal.training.checkpoints import exclusive
@@ -107,7 +108,7 @@ def _start_model(config: RunConfig) -> nn.Module:
     model = initial_model(config, pretrained=not config.model.start_from)
     if config.model.start_from:
         run_folder.read_initial_weights(Path(config.model.start_from), model)
-    return model
+    return FixedMean(model) if config.model.fixed_mean else model
 
 
 class _Training:
@@ -125,7 +126,10 @@ class _Training:
         """The trained network, the cross-fit if there are folds, and the result of the network's training."""
         if self._config.crossfit.folds:
             return self._cross_fit(model)
-        return model, None, self._train(model, self._parts.train, self._parts.validation, self._fit_config, "")
+        rows, held_out = self._parts.train, self._parts.validation
+        if self._config.model.fixed_mean:  # on rows that the network was trained on, its errors are too small
+            rows, held_out = held_out, None
+        return model, None, self._train(model, rows, held_out, self._fit_config, "")
 
     def _train(
         self, model: nn.Module, rows: Any, held_out: Any, config: FitConfig, name: str, terms: Any = None
