@@ -63,6 +63,7 @@ class Config:
     train_rate: float
     tune_steps: int
     tune_rate: float
+    whole_rate: float
     seeds: int
     spoilt_seeds: int
 
@@ -74,7 +75,7 @@ class Config:
             check_integer(name, getattr(self, name), at_least=100, at_most=1_000_000)
         for name in ("hidden", "train_steps", "tune_steps", "seeds", "spoilt_seeds"):
             check_integer(name, getattr(self, name), at_least=1, at_most=100_000)
-        for name in ("train_rate", "tune_rate"):
+        for name in ("train_rate", "tune_rate", "whole_rate"):
             check_number(name, getattr(self, name), low=1e-9, high=1.0)
 
 
@@ -195,11 +196,13 @@ def both_terms(config: Config, start: Regressor, parts: Parts, lam: float) -> Re
         of_mean = likelihood(net(parts.train.x), parts.train.y)
         return (1 - lam) * of_mean + lam * criterion(net(parts.tune.x), parts.tune.y)
 
-    train(network, loss, steps=config.tune_steps, rate=config.tune_rate)
+    train(network, loss, steps=config.tune_steps, rate=config.whole_rate)
     return network
 
 
-def recipe(config: Config, network: nn.Module, parts: Parts, *, trimmed: bool = True) -> nn.Module:
+def recipe(
+    config: Config, network: nn.Module, parts: Parts, *, trimmed: bool = True, rate: float | None = None
+) -> nn.Module:
     """The recommended loss on the rows to tune on; the network is trained in place."""
     criterion: nn.Module = CombinedLoss(warmup_steps=config.tune_steps)
     criterion = TrimmedLoss(criterion) if trimmed else criterion
@@ -207,7 +210,7 @@ def recipe(config: Config, network: nn.Module, parts: Parts, *, trimmed: bool = 
         network,
         lambda net: criterion(net(parts.tune.x), parts.tune.y),
         steps=config.tune_steps,
-        rate=config.tune_rate,
+        rate=rate or config.tune_rate,
     )
     return network
 
@@ -241,7 +244,7 @@ def clean_cell(config: Config, parts: Parts, seed: int) -> dict[str, dict[str, f
         "fcal_0.5": lambda: both_terms(config, start, parts, 0.5),
         "fcal_0.1": lambda: both_terms(config, start, parts, 0.1),
         "recipe": lambda: recipe(config, FixedMean(start), parts),
-        "head": lambda: recipe(config, head_alone(start), parts),
+        "head": lambda: recipe(config, head_alone(start), parts, rate=config.whole_rate),
         "factor": lambda: with_factor(start, parts),
         "all_rows": lambda: usual(config, parts.train.with_rows(parts.tune), seed, NLLLoss()),
     }
