@@ -88,7 +88,7 @@ class Line(torch.nn.Module):
         self.weight = torch.nn.Parameter(torch.tensor(1.0))
 
     def forward(self, x):
-        return Normal(self.weight * x, 0.05 * self.weight.abs() * torch.ones_like(x) + 1e-3)
+        return Normal(self.weight * x, 0.05 * self.weight.pow(4) * torch.ones_like(x))
 
 
 def test_mean_that_is_traded_for_calibration_is_told():
@@ -96,8 +96,18 @@ def test_mean_that_is_traded_for_calibration_is_told():
     noise = 0.3 * torch.randn(200, 1, generator=torch.Generator().manual_seed(0))
     data = torch.utils.data.TensorDataset(x, x + noise)
     options = ObjectiveConfig(name="fcal", lam=0.9, detach_mean=True)
-    with pytest.warns(UserWarning, match="the mean has become worse in training: RMSE .* FixedMean, or model.fixed_m"):
-        fit(Line(), objective(options), data, data, FitConfig(epochs=5, learning_rate=0.2), progress=False)
+    with pytest.warns(
+        UserWarning, match="the mean has become worse .*: RMSE .*; train the error bars alone: fcal.models"
+    ):
+        fit(Line(), objective(options), data, data, FitConfig(epochs=5, learning_rate=0.05), progress=False)
+
+
+def test_run_whose_mean_is_worse_than_that_of_its_start_is_told(tmp_path, runs):
+    first, _ = runs
+    start = f"model.start_from={first.folder}"
+    harmful = ("objective.name=fcal", "objective.lam=1.0", "objective.df=4", "fit.learning_rate=0.3", "fit.epochs=1")
+    with pytest.warns(UserWarning, match="RMSE .* on the test set, .* in .*first; .* model.fixed_mean = true"):
+        train(config(tmp_path, start, *harmful), tmp_path / "harmed", progress=False)
 
 
 def test_usual_training_is_not_warned_of():

@@ -37,7 +37,7 @@ from fcal.training.objectives import Objective, Terms, WeightedObjective, descri
 from fcal.training.objectives import objective as objective_of
 from fcal.training.optimization import MONITORS, OPTIMIZERS, TRAINED, FitConfig, frozen_except, rate_factor
 from fcal.training.predictions import InvalidParameter, Validation, invalid_parameter, is_finite, without_validation
-from fcal.training.record import Diverged, Fit, Record
+from fcal.training.record import REMEDY_OF_HARM, Diverged, Fit, Record, is_harmed
 from fcal.training.reproducibility import Batches, derived_seed, generators_in, preserved_random_state, seed_everything
 
 _IGNORED_WARNINGS = (
@@ -51,7 +51,6 @@ _IGNORED_WARNINGS = (
 _SUM = "loss"  # name of the sum of the terms in logs
 _UNTRAINED = "no weight has changed yet, so check the network and its input first"
 _LONGEST_REASON = 300  # characters
-_LARGEST_HARM = 1.1  # RMSE of the kept epoch over that of the best one, without a warning
 _MOST_SKIPPED = 0.01  # share of the batches of an epoch; one batch may always be skipped
 
 
@@ -165,10 +164,10 @@ def _warn_of_harm(record: Record, objective: Objective) -> None:
     if not isinstance(objective, WeightedObjective) or not all(map(math.isfinite, errors)):
         return
     kept, best = errors[record.best_epoch], min(errors)
-    if kept > _LARGEST_HARM * best:
+    if is_harmed(kept, best):
         warnings.warn(
             f"the mean has become worse in training: RMSE {kept:.3g} on the validation set, {best:.3g} after epoch "
-            f"{errors.index(best) + 1}; train the error bars alone: fcal.models.FixedMean, or model.fixed_mean = true",
+            f"{errors.index(best) + 1}; {REMEDY_OF_HARM}",
             stacklevel=3,
         )
 
