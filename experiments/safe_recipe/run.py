@@ -2,6 +2,7 @@
 
 import argparse
 import copy
+import json
 import math
 import os
 import sys
@@ -33,7 +34,6 @@ METHODS = {
     "recipe": "**the recipe**: `FixedMean`",
     "head": "the recipe for sigma's head alone",
     "factor": "one factor on sigma",
-    "all_rows": "likelihood on all rows",
 }
 SPOILT = {
     "usual": "likelihood",
@@ -91,9 +91,6 @@ class Rows:
 
     def __getitem__(self, where: Tensor | slice) -> "Rows":
         return Rows(self.x[where], self.y[where])
-
-    def with_rows(self, others: "Rows") -> "Rows":
-        return Rows(torch.cat([self.x, others.x]), torch.cat([self.y, others.y]))
 
 
 def line(count: int, generator: torch.Generator) -> Rows:
@@ -246,7 +243,6 @@ def clean_cell(config: Config, parts: Parts, seed: int) -> dict[str, dict[str, f
         "recipe": lambda: recipe(config, FixedMean(start), parts),
         "head": lambda: recipe(config, head_alone(start), parts, rate=config.whole_rate),
         "factor": lambda: with_factor(start, parts),
-        "all_rows": lambda: usual(config, parts.train.with_rows(parts.tune), seed, NLLLoss()),
     }
     numbers = {}
     for name, make in makers.items():
@@ -278,31 +274,26 @@ def by_method(cells: Sequence[dict[str, dict[str, float]]]) -> dict[str, dict[st
     return {name: {key: [cell[name][key] for cell in cells] for key in cells[0][name]} for name in cells[0]}
 
 
-def run(config: Config, data: Path) -> dict[str, Any]:
-    names = (*config.chosen_on, *config.judged_on)
-    clean: dict[str, Any] = {}
-    wild: dict[str, Any] = {}
+def run(config: Config, data: Path, out: Path) -> dict[str, Any]:
+    """Results of all data sets; ``out`` has those that are finished, and an interrupted run goes on after them."""
+    document: dict[str, Any] = {"config": asdict(config), "provenance": provenance(), "clean": {}, "spoilt": {}}
+    if out.exists() and (earlier := json.loads(out.read_text(encoding="utf-8")))["config"] == document["config"]:
+        document = earlier
+    names = [name for name in (*config.judged_on, *config.chosen_on) if name not in document["clean"]]
     with ProgressBar("training", total=len(names) * config.seeds, unit="networks") as progress:
         for name in names:
-            table = None
-            if name not in DRAWN:
-                read = read_uci(data, name, splits=1)
-                table = Rows(read.x, read.y)
-            cells, spoilt_cells = [], []
+            table = None if name in DRAWN else read_uci(data, name, splits=1)
+            rows = None if table is None else Rows(table.x, table.y)
+            cells, wild = [], []
             for seed in range(config.seeds):
-                parts = parts_of(config, name, table, seed)
+                parts = parts_of(config, name, rows, seed)
                 cells.append(clean_cell(config, parts, seed))
                 if seed < config.spoilt_seeds:
-                    spoilt_cells.append(spoilt_cell(config, parts, seed, cells[-1]["usual"]["rmse"]))
+                    wild.append(spoilt_cell(config, parts, seed, cells[-1]["usual"]["rmse"]))
                 progress.advance()
-            clean[name], wild[name] = by_method(cells), by_method(spoilt_cells)
-    return {
-        "config": asdict(config),
-        "seeds": list(range(config.seeds)),
-        "provenance": provenance(),
-        "clean": clean,
-        "spoilt": wild,
-    }
+            document["clean"][name], document["spoilt"][name] = by_method(cells), by_method(wild)
+            write_json(out, document)
+    return document
 
 
 # Tables
@@ -384,11 +375,10 @@ def main() -> int:
     try:
         config = read_config(options.config, Config)
         writable_folder(options.out)
-        document = run(config, options.data)
+        document = run(config, options.data, options.out / "result.json")
     except (ValueError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return 2
-    write_json(options.out / "result.json", document)
     for name, text in tables(document).items():
         with atomic_path(options.out / name) as temporary:
             temporary.write_text(text, encoding="utf-8")
