@@ -168,6 +168,11 @@ class Regressor(nn.Module):
 Model = Callable[[Tensor], Distribution]
 
 
+def likelihood(pred: Distribution, target: Tensor) -> Tensor:
+    """The loss that users have."""
+    return -pred.log_prob(target).mean()
+
+
 def train(network: nn.Module, loss: Callable[[nn.Module], Tensor], *, steps: int, rate: float) -> None:
     optimizer = torch.optim.Adam(network.parameters(), rate)
     for _ in range(steps):
@@ -187,7 +192,7 @@ def usual(config: Config, rows: Rows, seed: int, criterion: Callable[..., Tensor
 
 def both_terms(config: Config, start: Regressor, parts: Parts, lam: float) -> Regressor:
     """The likelihood of the rows to train on and f-Cal of the others, all weights trained."""
-    network, criterion, likelihood = copy.deepcopy(start), FCalLoss("kl", df=75, detach_mean=True), NLLLoss()
+    network, criterion = copy.deepcopy(start), FCalLoss("kl", df=75, detach_mean=True)
 
     def loss(net: nn.Module) -> Tensor:
         of_mean = likelihood(net(parts.train.x), parts.train.y)
@@ -235,7 +240,7 @@ def measure(model: Model, test: Rows) -> dict[str, float]:
 
 def clean_cell(config: Config, parts: Parts, seed: int) -> dict[str, dict[str, float]]:
     """Numbers of every method on test rows; tuning steps are timed."""
-    start = usual(config, parts.train, seed, NLLLoss())
+    start = usual(config, parts.train, seed, likelihood)
     makers: dict[str, Callable[[], Model]] = {
         "usual": lambda: start,
         "fcal_0.5": lambda: both_terms(config, start, parts, 0.5),
@@ -256,7 +261,7 @@ def clean_cell(config: Config, parts: Parts, seed: int) -> dict[str, dict[str, f
 def spoilt_cell(config: Config, parts: Parts, seed: int, sigma: float) -> dict[str, dict[str, float]]:
     """Numbers on clean test rows of methods whose rows to train and to tune on are spoilt."""
     wild = Parts(spoilt(parts.train, sigma), spoilt(parts.tune, -sigma), parts.test)
-    start = usual(config, wild.train, seed, NLLLoss())
+    start = usual(config, wild.train, seed, likelihood)
     trimmed = usual(config, wild.train, seed, TrimmedLoss(NLLLoss()))
     models: dict[str, Model] = {
         "usual": start,
@@ -305,13 +310,18 @@ def ratios(document: dict[str, Any], method: str, name: str, *, part: str = "cle
     return [a / b for a, b in zip(own, reference, strict=True)]
 
 
+def judged(document: dict[str, Any]) -> list[str]:
+    """The finished data sets that the recipe was not chosen on."""
+    return [name for name in document["clean"] if name not in document["config"]["chosen_on"]]
+
+
 def mean_of(document: dict[str, Any], method: str, name: str, key: str, *, part: str = "clean") -> float:
     return fmean(document[part][name][method][key])
 
 
 def summary(document: dict[str, Any], methods: dict[str, str], *, part: str = "clean") -> list[list[str]]:
     """A line per method: means over the data sets that were not chosen on, and the worst of all their RMSE."""
-    names = document["config"]["judged_on"]
+    names = judged(document)
     lines = [["", "RMSE / likelihood's, worst", "mean", "ECE(q)", "ECE(z)", "NLL", "CRPS"]]
     for method, title in methods.items():
         worst = [ratio for name in names for ratio in ratios(document, method, name, part=part)]
@@ -329,7 +339,7 @@ def by_data_set(document: dict[str, Any]) -> list[list[str]]:
     header += [f"ECE(q): {names[m]}" for m in ("usual", "fcal_0.1", "recipe")]
     header += [f"CRPS: {names[m]}" for m in ("usual", "fcal_0.1", "recipe")]
     lines = [header]
-    for name in (*document["config"]["judged_on"], *document["config"]["chosen_on"]):
+    for name in document["clean"]:
         worst = [f"{max(ratios(document, method, name)):.3f}" for method in shown]
         numbers = [
             f"{mean_of(document, method, name, key):.3f}"
@@ -356,7 +366,7 @@ def tables(document: dict[str, Any]) -> dict[str, str]:
 
 
 def verdict(document: dict[str, Any]) -> str:
-    names = document["config"]["judged_on"]
+    names = judged(document)
     seeds = [max(ratios(document, "recipe", name)) <= ALLOWED for name in names]
     better = [mean_of(document, "recipe", n, "ece_q") <= mean_of(document, "fcal_0.1", n, "ece_q") for n in names]
     return (
