@@ -139,7 +139,8 @@ def fit(config: Config, seed: int, tick: Callable[[], None]) -> Fitted:
         train(net, likelihood, steps=config.train_steps, rate=config.train_rate, tick=tick)
         return net
 
-    nets: dict[str, nn.Module] = {"usual": usual(mine)}
+    start = usual(mine)
+    nets: dict[str, nn.Module] = {"usual": start}
     nets["fcal"] = FixedMean(nets["usual"])
     terms = CombinedLoss(FCalLoss(config.divergence, config.df), lam=config.lam, warmup_steps=config.tune_steps)
     criterion = TrimmedLoss(terms)
@@ -147,8 +148,9 @@ def fit(config: Config, seed: int, tick: Callable[[], None]) -> Fitted:
     train(nets["fcal"], recipe, steps=config.tune_steps, rate=config.tune_rate, tick=tick)
     with torch.no_grad():
         factor = fcal.standardize(nets["usual"](others.x), others.y).square().mean().sqrt().item()
-    nets["factor"] = copy.deepcopy(nets["usual"])
-    nets["factor"].factor = factor
+    scaled = copy.deepcopy(start)
+    scaled.factor = factor
+    nets["factor"] = scaled
     nets["usual_all"] = usual(rows)
     return Fitted(nets, mine, others, test)
 

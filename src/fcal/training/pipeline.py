@@ -142,10 +142,10 @@ class _Training:
         """The trained network, the cross-fit if there are folds, and the result of the network's training."""
         if self._config.crossfit.folds:
             return self._cross_fit(model)
-        rows, held_out = self._parts.train, self._parts.validation
+        rows, others = self._parts.train, self._parts.validation
         if self._config.model.fixed_mean:  # on rows that the network was trained on, its errors are too small
-            rows, held_out = held_out, None
-        return model, None, self._train(model, rows, held_out, self._fit_config, "")
+            return model, None, self._train(model, others, None, self._fit_config, "")
+        return model, None, self._train(model, rows, others, self._fit_config, "")
 
     def _train(
         self, model: nn.Module, rows: Any, held_out: Any, config: FitConfig, name: str, terms: Any = None
