@@ -172,7 +172,7 @@ def test_script_of_the_readme_calibrates():
     ]
     result = run("-c", code)
     assert result.returncode == 0, result.stderr
-    pattern = r"^errors ([\d.]+) times as large as sigma says, RMSE ([\d.]+), NLL ([\d.]+)$"
+    pattern = r"^(?:# )?errors ([\d.]+) times as large as sigma says, RMSE ([\d.]+), NLL ([\d.]+)$"
     found, said = (re.findall(pattern, source, re.MULTILINE) for source in (result.stdout, text))
     assert len(found) == len(said) == 2
     assert found[0][1] == found[1][1]  # the mean stays
