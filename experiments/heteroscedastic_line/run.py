@@ -24,6 +24,8 @@ from fcal._checks import check_integer, check_number
 from fcal._config import read_config
 from fcal._files import atomic_path, provenance, writable_folder, write_json
 from fcal._progress import ProgressBar
+from fcal.losses import CombinedLoss, FCalLoss, TrimmedLoss
+from fcal.models import FixedMean
 
 LEVELS = (0.5, 0.683, 0.9, 0.95)
 METHODS = {
@@ -103,7 +105,7 @@ class Regressor(nn.Module):
 
 
 def train(
-    net: Regressor, loss: Callable[[Regressor], Tensor], *, steps: int, rate: float, tick: Callable[[], None]
+    net: nn.Module, loss: Callable[[nn.Module], Tensor], *, steps: int, rate: float, tick: Callable[[], None]
 ) -> None:
     optimizer = torch.optim.Adam(net.parameters(), rate)
     for _ in range(steps):
@@ -117,7 +119,7 @@ def train(
 class Fitted:
     """The networks of a seed, the rows they were trained and calibrated on, and test rows."""
 
-    nets: dict[str, Regressor]
+    nets: dict[str, nn.Module]
     trained_on: Rows
     calibrated_on: Rows
     test: Rows
@@ -137,24 +139,24 @@ def fit(config: Config, seed: int, tick: Callable[[], None]) -> Fitted:
         train(net, likelihood, steps=config.train_steps, rate=config.train_rate, tick=tick)
         return net
 
-    nets = {"usual": usual(mine)}
-    nets["fcal"] = copy.deepcopy(nets["usual"])
-    criterion = fcal.FCalLoss(config.divergence, df=config.df, detach_mean=True)
-
-    def calibrated(net: Regressor) -> Tensor:
-        likelihood = fcal.nll(net(mine.x), mine.y).mean()
-        return (1 - config.lam) * likelihood + config.lam * criterion(net(others.x), others.y)
-
-    train(nets["fcal"], calibrated, steps=config.tune_steps, rate=config.tune_rate, tick=tick)
-    nets["factor"] = copy.deepcopy(nets["usual"])
+    start = usual(mine)
+    nets: dict[str, nn.Module] = {"usual": start}
+    nets["fcal"] = FixedMean(nets["usual"])
+    terms = CombinedLoss(FCalLoss(config.divergence, config.df), lam=config.lam, warmup_steps=config.tune_steps)
+    criterion = TrimmedLoss(terms)
+    recipe = lambda net: criterion(net(others.x), others.y)  # noqa: E731
+    train(nets["fcal"], recipe, steps=config.tune_steps, rate=config.tune_rate, tick=tick)
     with torch.no_grad():
-        nets["factor"].factor = fcal.standardize(nets["usual"](others.x), others.y).square().mean().sqrt().item()
+        factor = fcal.standardize(nets["usual"](others.x), others.y).square().mean().sqrt().item()
+    scaled = copy.deepcopy(start)
+    scaled.factor = factor
+    nets["factor"] = scaled
     nets["usual_all"] = usual(rows)
     return Fitted(nets, mine, others, test)
 
 
 @torch.no_grad()
-def measure(net: Regressor, test: Rows) -> dict[str, float]:
+def measure(net: nn.Module, test: Rows) -> dict[str, float]:
     pred = net(test.x)
     z = fcal.standardize(pred, test.y)
     reach = {level: math.sqrt(2) * torch.erfinv(torch.tensor(level)).item() for level in LEVELS}
@@ -211,7 +213,7 @@ def as_terminal(document: dict[str, Any]) -> Table:
     return shown
 
 
-def band(ax: Axes, net: Regressor, fitted: Fitted, title: str) -> None:
+def band(ax: Axes, net: nn.Module, fitted: Fitted, title: str) -> None:
     x = torch.linspace(-3, 3, 400).unsqueeze(1)
     with torch.no_grad():
         pred = net(x)
@@ -226,7 +228,7 @@ def band(ax: Axes, net: Regressor, fitted: Fitted, title: str) -> None:
     ax.set(title=f"{title}\n±1 sigma holds {100 * held:.0f} % of new data (should: 68 %)", xlabel="x", ylim=(-2.2, 3.0))
 
 
-def coverage_curve(ax: Axes, net: Regressor, test: Rows, label: str, colour: str) -> None:
+def coverage_curve(ax: Axes, net: nn.Module, test: Rows, label: str, colour: str) -> None:
     nominal = torch.linspace(0.01, 0.99, 99)
     with torch.no_grad():
         z = fcal.standardize(net(test.x), test.y).abs().flatten()

@@ -55,7 +55,8 @@ def test_blocks_of_the_page_run(tmp_path, monkeypatch, capsys):
     capsys.readouterr()
     assert kinds.count("python") >= 6
     assert kinds.count("shell") == 1
-    assert (tmp_path / "runs/tuned/recalibrator").is_dir()
+    assert (tmp_path / "runs/waves/recalibrator").is_dir()
+    assert (tmp_path / "runs/tuned/scales.safetensors").is_file()
     assert (tmp_path / "runs/theirs/best-ece_q.ckpt").is_file()
 
 

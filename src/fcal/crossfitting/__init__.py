@@ -4,9 +4,11 @@ from fcal.crossfitting.fitting import chosen_stages, scaled_nll
 from fcal.crossfitting.held_out import cv_plus, error_ratio, levelled
 from fcal.crossfitting.judging import Judged, judged
 from fcal.crossfitting.out_of_bag import Bags, OutOfBag, RowsOfHeads
-from fcal.crossfitting.procedure import CrossFit, WithScales, crossfit
-from fcal.crossfitting.recentering import Centered, location_of, recentred
+from fcal.crossfitting.procedure import CrossFit, crossfit
+from fcal.crossfitting.recentering import Centered
 from fcal.crossfitting.repairing import Calibrated, usual_repair
+from fcal.distributions.functional import location_of, recentred
+from fcal.models.scale_networks import WithScales
 
 __all__ = [
     "Bags",

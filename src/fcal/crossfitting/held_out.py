@@ -11,9 +11,8 @@ from torch.utils.data import Subset
 
 from fcal._checks import check_number
 from fcal._datasets import per_target
-from fcal.crossfitting.recentering import has_location, location_of
 from fcal.distributions.family import law_of
-from fcal.distributions.functional import cat, index_select, with_parameters
+from fcal.distributions.functional import cat, has_location, index_select, location_of, with_parameters
 from fcal.models.predicting import predict
 from fcal.recalibration.location_and_scale import has_scale
 

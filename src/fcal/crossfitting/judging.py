@@ -10,9 +10,8 @@ from torch.distributions import Categorical, Distribution, MixtureSameFamily, No
 
 from fcal._datasets import per_target
 from fcal.crossfitting.held_out import as_distribution, counted, tame
-from fcal.crossfitting.recentering import has_location
 from fcal.distributions.family import law_of
-from fcal.distributions.functional import index_select
+from fcal.distributions.functional import has_location, index_select
 from fcal.models.ensembles import mixture
 
 _SMALLEST_RATIO = 0.25  # of the squared errors: beyond it, disagreement is no correction any more

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Literal, overload
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributions import Distribution
 
 from fcal._checks import check_flag, check_integer
@@ -26,10 +26,12 @@ from fcal.crossfitting.held_out import (
     levelled,
 )
 from fcal.crossfitting.out_of_bag import Bags, OutOfBag, out_of_bag
-from fcal.crossfitting.recentering import Centered, location_of, recentred
+from fcal.crossfitting.recentering import Centered
 from fcal.crossfitting.repairing import Calibrated, calibrated
 from fcal.data.folds import fold_numbers
+from fcal.distributions.functional import location_of
 from fcal.models.predicting import evaluating, predict
+from fcal.models.scale_networks import WithScales
 from fcal.recalibration import Recalibrator
 
 FitScales = Callable[[Any, Any], Any]
@@ -258,29 +260,6 @@ def _check_folds(target: Tensor, valid_mask: Tensor | None, fold: Tensor) -> Non
     rows = torch.zeros(int(fold.max()) + 1, dtype=has_target.dtype).index_add(0, fold, has_target)
     if bool((rows == 0).any()):
         raise ValueError(f"expected `dataset` with targets in every fold, got none in fold {int(rows.argmin())}")
-
-
-class WithScales(nn.Module):
-    """The location of one model with the error bars of another.
-
-    Args:
-        model: Returns a distribution; its location is used.
-        scales: Returns a distribution of the same shape; all but its location is used.
-
-    Example:
-        >>> from torch.distributions import Normal
-        >>> WithScales(lambda x: Normal(x, 1.0), lambda x: Normal(0 * x, 3.0))(torch.tensor([2.0]))
-        Normal(loc: tensor([2.]), scale: tensor([3.]))
-    """
-
-    def __init__(self, model: Callable[[Any], Distribution], scales: Callable[[Any], Distribution]) -> None:
-        super().__init__()
-        self.model = model
-        self.scales = scales
-
-    def forward(self, inputs: Any) -> Distribution:
-        """The prediction of ``scales`` around the location of ``model``."""
-        return recentred(self.scales(inputs), location_of(self.model(inputs)))
 
 
 @dataclass(frozen=True, kw_only=True)

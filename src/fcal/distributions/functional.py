@@ -270,6 +270,53 @@ def with_parameters(pred: Distribution, **changed: Tensor) -> Distribution:
     return _like(law._replace(parameters=tuple(values)).distribution(), pred)
 
 
+def has_location(pred: Distribution) -> bool:
+    """Whether one parameter of the prediction moves it in the unit of the target.
+
+    This is not so for a LogNormal distribution, whose location is a logarithm, for a GeneralizedPareto distribution,
+    whose location is the end of its support, and for mixtures, which have several.
+
+    Example:
+        >>> from torch.distributions import LogNormal, Normal
+        >>> has_location(Normal(0.0, 1.0)), has_location(LogNormal(0.0, 1.0))
+        (True, False)
+    """
+    family = law_of(pred).family
+    return family.location == "loc" and family.component is None and family.support is None
+
+
+def location_of(pred: Distribution) -> Tensor:
+    """The location parameter of a prediction.
+
+    Raises:
+        ValueError: The family has none in the unit of the target.
+
+    Example:
+        >>> from torch.distributions import Normal
+        >>> location_of(Normal(torch.tensor([2.0]), 1.0))
+        tensor([2.])
+    """
+    law = law_of(pred)
+    if not has_location(pred):
+        raise ValueError(f"expected `pred` of a family with a location in the target's unit, got {law.name}")
+    return dict(zip(law.family.parameters, law.parameters, strict=True))["loc"]
+
+
+def recentred(pred: Distribution, center: Tensor) -> Distribution:
+    """The same prediction around another location.
+
+    Example:
+        >>> from torch.distributions import Normal
+        >>> recentred(Normal(torch.zeros(1), 3.0), torch.tensor([2.0])).loc
+        tensor([2.])
+    """
+    location_of(pred)  # refuses a family without one
+    shape = pred.batch_shape + pred.event_shape
+    if center.shape != shape:
+        raise ValueError(f"expected `center` of shape {tuple(shape)} like the prediction, got {tuple(center.shape)}")
+    return with_parameters(pred, loc=center)
+
+
 def _leaves(pred: Distribution) -> list[Tensor]:
     """All parameters of a prediction, expanded to its shape."""
     law = law_of(pred)

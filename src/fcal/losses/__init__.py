@@ -7,6 +7,7 @@ from fcal.losses.fcal_loss import FCalLoss
 from fcal.losses.mmd import MMDLoss
 from fcal.losses.pit_losses import PCELoss, QuantileRecalibrationLoss
 from fcal.losses.silog import SiLogLoss
+from fcal.losses.trimmed import TrimmedLoss
 
 __all__ = [
     "BetaNLLLoss",
@@ -23,4 +24,5 @@ __all__ = [
     "SiLogLoss",
     "StratifiedLoss",
     "SubsampledLoss",
+    "TrimmedLoss",
 ]

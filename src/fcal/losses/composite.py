@@ -34,7 +34,8 @@ class CombinedLoss(BatchLoss):
     .. math:: (1 - \lambda) \, L_{task} + \lambda \, L_{cal} \quad\text{(convex)} \qquad
         L_{task} + \lambda \, L_{cal} \quad\text{(additive)}
 
-    The negative log-likelihood and an exact f-Cal loss are computed in one pass over the batch.
+    The negative log-likelihood and an exact f-Cal loss are computed in one pass over the batch. With the defaults and a
+    warm-up over all steps, it is the recommended loss for the error bars of :class:`fcal.models.FixedMean`.
 
     Args:
         calibration: The calibration loss, a callable like ``task``; ``FCalLoss()`` if None.

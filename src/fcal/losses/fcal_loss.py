@@ -65,7 +65,8 @@ class FCalLoss(BatchLoss):
             kept, the loss asks for a variance of z^2 of 2 / (1 - K/N), which calibrated residuals do not have.
         draws: Number of draws of the sampled estimator.
         generator: Source of randomness of the sampled estimator; torch's default if None.
-        detach_mean: Let no gradient of this loss reach the predicted location, only the spread. Of a mixture, the
+        detach_mean: Let no gradient of this loss reach the predicted location, only the spread (layers that both come
+            from still move the location; :class:`fcal.models.FixedMean` keeps it). Of a mixture, the
             locations of all components are detached; its weights still move the mean. A family without a location is
             refused.
         sync: Under ``torch.distributed``, compute the loss of the batch of all ranks. Every rank must then call the
@@ -75,9 +76,11 @@ class FCalLoss(BatchLoss):
         ``pred`` and ``target`` of the same shape; scalar result of the dtype of the inputs, float32 at least.
 
     Note:
-        Prefer ``detach_mean=True``: otherwise the loss may trade accuracy of the mean for calibration. Start from
-        weights trained by the likelihood, at a lower learning rate. A perfectly calibrated batch scores about K/N on q
-        by ``"wasserstein"`` and half of that by ``"kl"``, not 0, so batches should be large compared with ``df``.
+        The loss may trade accuracy of the mean for calibration, also with ``detach_mean=True`` where mean and sigma
+        share layers. Train a network by the likelihood first, then the error bars of :class:`fcal.models.FixedMean` of
+        it, on other rows, by :class:`fcal.losses.CombinedLoss` with a warm-up. A perfectly calibrated batch scores
+        about K/N on q by ``"wasserstein"`` and half of that by ``"kl"``, not 0, so batches should be large compared
+        with ``df``.
         Residuals are assumed independent, which pixels of one image are not.
 
         The loss couples the elements of a batch, so accumulating gradients over micro-batches is not the same as one

@@ -9,15 +9,18 @@ from fcal.models import depth, detection
 from fcal.models.ensembles import Ensemble, mixture
 from fcal.models.networks import ConvNet, NormalHead, PointHead
 from fcal.models.predicting import Predicted, predict
+from fcal.models.scale_networks import FixedMean, WithScales
 from fcal.models.shared_trunk import SharedTrunk
 
 __all__ = [
     "ConvNet",
     "Ensemble",
+    "FixedMean",
     "NormalHead",
     "PointHead",
     "Predicted",
     "SharedTrunk",
+    "WithScales",
     "by_name",
     "depth",
     "detection",

@@ -9,7 +9,7 @@ from typing import Any, get_type_hints
 from torch import nn
 
 from fcal import data, models, recalibration
-from fcal._checks import check_integer, check_number
+from fcal._checks import check_flag, check_integer, check_number
 from fcal._config import as_plain, plain, unknown_key
 from fcal.training.objectives import MEAN_ONLY, ObjectiveConfig
 from fcal.training.optimization import FitConfig
@@ -42,6 +42,8 @@ class ModelConfig:
 
     Attributes:
         start_from: Folder of a finished run whose weights to start from; random weights if empty.
+        fixed_mean: Keep the mean of that run and train the error bars alone, on the validation set, which the network
+            was not trained on; see :class:`fcal.models.FixedMean`.
 
     Example:
         >>> from fcal.training import ModelConfig
@@ -52,6 +54,11 @@ class ModelConfig:
     name: str
     options: dict[str, Any] = field(default_factory=dict)
     start_from: str = ""
+    fixed_mean: bool = False
+
+    def __post_init__(self) -> None:
+        if check_flag("fixed_mean", self.fixed_mean) and not self.start_from:
+            raise ValueError("expected `start_from`, the run whose mean to keep, with `fixed_mean`, got none")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,6 +159,7 @@ class RunConfig:
                 raise TypeError(f"expected `{name}` a {expected.__name__}, got {type(value).__name__}")
         check_integer("seed", self.seed, at_least=0, at_most=2**63 - 1)
         _check_crossfit(self)
+        _check_fixed_mean(self)
         for name in ("data", "model"):
             _check_name_and_options(name, getattr(self, name))
         for name, table in as_plain(self).items():  # reject what TOML and JSON cannot express now, not after training
@@ -174,6 +182,23 @@ def _check_crossfit(config: RunConfig) -> None:
     if options.folds and options.early_epochs >= config.fit.epochs:
         shown = f"{options.early_epochs} of {config.fit.epochs}"
         raise ValueError(f"expected `crossfit.early_epochs` fewer than `fit.epochs`, got {shown}")
+
+
+def _check_fixed_mean(config: RunConfig) -> None:
+    """Refuse what a training of error bars alone, on the validation set, has no use for."""
+    if not config.model.fixed_mean:
+        return
+    needed: dict[str, tuple[Any, Any, str]] = {
+        "objective.task": (config.objective.task, "nll", "'nll'"),
+        "recalibration.method": (config.recalibration.method, "", "'', as the validation set trains the error bars,"),
+        "crossfit.folds": (config.crossfit.folds, 0, "0 (`crossfit.scales` keeps the mean, too)"),
+    }
+    for name, (value, usual, shown) in needed.items():
+        if value != usual:
+            raise ValueError(f"expected `{name}` {shown} with `model.fixed_mean`, got {value!r}")
+    if config.objective.name in MEAN_ONLY:
+        shown = f"{config.objective.name!r}, one of the mean"
+        raise ValueError(f"expected `objective.name` of error bars (fcal) with `model.fixed_mean`, got {shown}")
 
 
 def _check_name_and_options(table: str, config: DataConfig | ModelConfig) -> None:
@@ -209,7 +234,8 @@ def splits(config: RunConfig) -> data.Splits:
     for name in fewest_rows:
         if not hasattr(parts, name):
             raise ValueError(f"expected `data` {config.data.name!r} with a part {name!r}, got none")
-    if parts.validation is None and (config.crossfit.folds or not config.recalibration.method):
+    judges = config.recalibration.method or config.model.fixed_mean
+    if parts.validation is None and (config.crossfit.folds or not judges):
         del fewest_rows["validation"]
     for name, fewest in fewest_rows.items():
         dataset: Any = getattr(parts, name)

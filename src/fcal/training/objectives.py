@@ -14,6 +14,7 @@ from fcal import losses
 from fcal._checks import check_count, check_flag, check_integer, check_number
 from fcal._datasets import Batch, per_target
 from fcal._registry import Registry
+from fcal.losses.trimmed import mask_without_wild
 from fcal.training.predictions import mean_of
 
 Terms: TypeAlias = Mapping[str, Tensor]
@@ -64,6 +65,8 @@ class ObjectiveConfig:
             ``"crps"``, ``"energy"``) counts as the calibration loss beside it, too.
         pixels: Number of targets of a batch, drawn in every step, that the calibration loss sees; 0 for all of them.
             See :class:`fcal.losses.SubsampledLoss`.
+        trim: Largest share of the targets of a batch to leave out of both terms, those that are far beyond all others;
+            0 for none. See :class:`fcal.losses.TrimmedLoss`.
 
     Example:
         >>> from fcal.training import ObjectiveConfig
@@ -88,6 +91,7 @@ class ObjectiveConfig:
     draws: int = 8
     task: str = "nll"
     pixels: int = 0
+    trim: float = 0.0
 
     def __post_init__(self) -> None:
         _FORMS[self.form]
@@ -96,6 +100,7 @@ class ObjectiveConfig:
         check_number("lam", self.lam, low=0.0, high=1.0 if self.form == "convex" else 1e100)
         check_integer("warmup_steps", self.warmup_steps, at_least=0)
         check_flag("detach_mean", self.detach_mean)
+        check_number("trim", self.trim, low=0.0, high=0.5)
         objective(self)  # the losses check the other options
 
 
@@ -109,7 +114,7 @@ def options_of(config: ObjectiveConfig) -> dict[str, Any]:
         >>> "task" in options_of(ObjectiveConfig()), options_of(ObjectiveConfig(name="fcal", task="silog"))["task"]
         (False, 'silog')
     """
-    newer = {"task": "nll", "pixels": 0}
+    newer = {"task": "nll", "pixels": 0, "trim": 0.0}
     return {name: value for name, value in asdict(config).items() if name not in newer or value != newer[name]}
 
 
@@ -189,10 +194,14 @@ class Mixed(WeightedObjective):
     Args:
         name: Name of the calibration term in logs.
         calibration: ``(pred, target, *, valid_mask, weight) -> scalar``.
-        config: Task, weight, form, warm-up and number of pixels.
+        config: Task, weight, form, warm-up, number of pixels and share of wild rows.
     """
 
     task: Callable[..., Tensor]
+
+    def __init__(self, name: str, calibration: Callable[..., Tensor], config: ObjectiveConfig) -> None:
+        super().__init__(name, calibration, config)
+        self.trim = config.trim
 
     def task_loss(self, config: ObjectiveConfig) -> Callable[..., Tensor]:
         """The loss of the task."""
@@ -201,6 +210,8 @@ class Mixed(WeightedObjective):
     def forward(self, model: nn.Module, batch: Batch) -> Terms:
         """The terms of a batch; in training mode the call counts as a step of the warm-up."""
         pred, target, options = model(batch["input"]), batch["target"], _mask_and_weight(batch)
+        if self.trim:
+            options["valid_mask"] = mask_without_wild(pred, target, share=self.trim, **options)
         task_weight, calibration_weight = self.current_weights()
         terms = {}
         if task_weight:  # a term without weight is not computed

@@ -1,8 +1,10 @@
 """From a config to a finished run: train, cross-fit, recalibrate and evaluate."""
 
 import copy
+import json
 import math
 import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
@@ -22,6 +24,7 @@ from fcal._files import provenance, removed_if_empty, write_json
 from fcal.crossfitting import CrossFit, crossfit, recentred
 from fcal.data.folds import fold_numbers
 from fcal.distributions.functional import cat
+from fcal.models import FixedMean
 from fcal.models.predicting import Predicted, evaluating, predict
 from fcal.training import run_folder
 from fcal.training.checkpoints import exclusive
@@ -29,7 +32,7 @@ from fcal.training.config import ConfigError, RunConfig, initial_model, splits
 from fcal.training.objectives import objective
 from fcal.training.optimization import FitConfig
 from fcal.training.predictions import evaluated
-from fcal.training.record import Fit
+from fcal.training.record import REMEDY_OF_HARM, Fit, is_harmed
 from fcal.training.reproducibility import Batches, derived_seed, preserved_random_state, seed_everything
 from fcal.training.run_folder import Run, load
 from fcal.training.trainer import fit
@@ -98,16 +101,30 @@ def train(
         }
         report |= {"fit": asdict(result), "skipped": _skipped_rows(parts), "provenance": provenance()}
         report = _json_ready(report)
+        _warn_of_harm(config, report)
         write_json(folder / run_folder.REPORT, report)
         run_folder.seal(config, folder)
     return Run(folder=folder, config=config, model=model, report=report)
+
+
+def _warn_of_harm(config: RunConfig, report: Mapping[str, Any]) -> None:
+    """Warn if the mean is worse than that of the run whose weights were the start, on the same test set."""
+    source = Path(config.model.start_from) / run_folder.REPORT
+    if not config.model.start_from or not source.exists():
+        return
+    start = json.loads(source.read_text(encoding="utf-8"))
+    now, before = (document["test"].get("rmse") for document in (report, start))
+    same = all(start["config"][name] == report["config"][name] for name in ("data", "seed"))
+    if same and now is not None and before is not None and is_harmed(now, before):
+        shown = f"RMSE {now:.3g} on the test set, {before:.3g} in {config.model.start_from}"
+        warnings.warn(f"the mean has become worse in training: {shown}; {REMEDY_OF_HARM}", stacklevel=3)
 
 
 def _start_model(config: RunConfig) -> nn.Module:
     model = initial_model(config, pretrained=not config.model.start_from)
     if config.model.start_from:
         run_folder.read_initial_weights(Path(config.model.start_from), model)
-    return model
+    return FixedMean(model) if config.model.fixed_mean else model
 
 
 class _Training:
@@ -125,7 +142,10 @@ class _Training:
         """The trained network, the cross-fit if there are folds, and the result of the network's training."""
         if self._config.crossfit.folds:
             return self._cross_fit(model)
-        return model, None, self._train(model, self._parts.train, self._parts.validation, self._fit_config, "")
+        rows, others = self._parts.train, self._parts.validation
+        if self._config.model.fixed_mean:  # on rows that the network was trained on, its errors are too small
+            return model, None, self._train(model, others, None, self._fit_config, "")
+        return model, None, self._train(model, rows, others, self._fit_config, "")
 
     def _train(
         self, model: nn.Module, rows: Any, held_out: Any, config: FitConfig, name: str, terms: Any = None

@@ -8,6 +8,19 @@ from typing import Any
 
 from torch import Tensor
 
+_LARGEST_HARM = 1.1  # RMSE over what it was, without a warning
+REMEDY_OF_HARM = "train the error bars alone: fcal.models.FixedMean, or model.fixed_mean = true in a config"
+
+
+def is_harmed(rmse: float, before: float) -> bool:
+    """Whether a training has made the mean so much worse that users should know.
+
+    Example:
+        >>> is_harmed(0.54, 0.36), is_harmed(0.36, 0.35)
+        (True, False)
+    """
+    return rmse > _LARGEST_HARM * before
+
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from fcal._config import difference, read_config, to_toml
 from fcal._files import atomic_path, sha256_of, writable_folder
-from fcal.crossfitting import WithScales
+from fcal.models import WithScales
 from fcal.training.config import RunConfig, errors_name, initial_model
 
 CONFIG = "config.toml"
@@ -38,7 +38,8 @@ class Run:
     Attributes:
         folder: The folder that holds it.
         config: Its config.
-        model: The trained network; with ``crossfit.scales``, the network and its scale network as one.
+        model: The trained network; with ``crossfit.scales`` or ``model.fixed_mean``, the network and its scale network
+            as one.
         report: The content of ``report.json``: ``config``, ``seed``, ``fit`` (history and more), ``test`` (metrics on
             the test set, after recalibration if there is one), ``before`` (without recalibration, else None),
             ``skipped`` (why rows could not be read, a line each) and ``provenance``.
@@ -73,7 +74,7 @@ def load(folder: str | os.PathLike[str]) -> Run:
         raise ValueError(f"expected {folder / CHECKSUMS} with a line for {RECALIBRATOR}, got none")
     model = initial_model(config, pretrained=False)
     read_weights(folder / WEIGHTS, model)
-    if config.crossfit.scales:
+    if config.crossfit.scales or config.model.fixed_mean:
         if SCALES not in files:
             raise ValueError(f"expected {folder / CHECKSUMS} with a line for {SCALES}, got none")
         scales = initial_model(config, pretrained=False)
@@ -133,7 +134,7 @@ def write_model(folder: Path, model: nn.Module) -> None:
 def seal(config: RunConfig, folder: Path) -> None:
     """Write the checksums of a finished run and remove its checkpoints."""
     recalibrator = sorted((folder / RECALIBRATOR).glob("*")) if config.recalibration.method else []
-    scales = [folder / SCALES] if config.crossfit.scales else []
+    scales = [folder / SCALES] if config.crossfit.scales or config.model.fixed_mean else []
     write_checksums(folder, [*(folder / name for name in _ALWAYS), *scales, *recalibrator])
     for path in (folder / TRAINING).rglob("checkpoint*"):
         path.unlink()

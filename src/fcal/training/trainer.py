@@ -33,11 +33,11 @@ from fcal.training.checkpoints import (
     restore_weights,
 )
 from fcal.training.objective_checks import check_objective
-from fcal.training.objectives import Objective, Terms, description
+from fcal.training.objectives import Objective, Terms, WeightedObjective, description
 from fcal.training.objectives import objective as objective_of
 from fcal.training.optimization import MONITORS, OPTIMIZERS, TRAINED, FitConfig, frozen_except, rate_factor
 from fcal.training.predictions import InvalidParameter, Validation, invalid_parameter, is_finite, without_validation
-from fcal.training.record import Diverged, Fit, Record
+from fcal.training.record import REMEDY_OF_HARM, Diverged, Fit, Record, is_harmed
 from fcal.training.reproducibility import Batches, derived_seed, generators_in, preserved_random_state, seed_everything
 
 _IGNORED_WARNINGS = (
@@ -126,6 +126,7 @@ def fit(
                 module = TrainingModule(model, objective, config, record, config.epochs * len(batches))
                 _run(_trainer(config, callbacks), module, loaders, start)
             _warn_of_skipped(record)
+            _warn_of_harm(record, objective)
         if record.best_weights is not None:
             model.load_state_dict(record.best_weights)
     model.eval()
@@ -155,6 +156,20 @@ def _warn_of_skipped(record: Record) -> None:
     skipped += [f"{in_validation} of validation"] if in_validation else []
     if skipped:
         warnings.warn(f"skipped batches without a target that counts: {' and '.join(skipped)}", stacklevel=3)
+
+
+def _warn_of_harm(record: Record, objective: Objective) -> None:
+    """Warn once if a calibration loss has traded the mean for calibration."""
+    errors = [line.get("validation/rmse", math.nan) for line in record.history]
+    if not isinstance(objective, WeightedObjective) or not all(map(math.isfinite, errors)):
+        return
+    kept, best = errors[record.best_epoch], min(errors)
+    if is_harmed(kept, best):
+        warnings.warn(
+            f"the mean has become worse in training: RMSE {kept:.3g} on the validation set, {best:.3g} after epoch "
+            f"{errors.index(best) + 1}; {REMEDY_OF_HARM}",
+            stacklevel=3,
+        )
 
 
 def _own_callbacks(checkpoint: Path | None, config: FitConfig, progress: bool) -> list[Callback]:
