@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, Normal, StudentT
 
+from fcal._arrays import as_observed
 from fcal._checks import check_count, check_valid_mask
 from fcal._datasets import per_target
 from fcal.data.folds import fold_numbers, group_numbers
@@ -70,11 +71,11 @@ class Selection:
 
 def select_family(
     pred: Distribution,
-    target: Tensor,
+    target: Any,
     *,
-    groups: Sequence[Any] | Tensor | None = None,
+    groups: Any = None,
     families: Sequence[str] | None = None,
-    valid_mask: Tensor | None = None,
+    valid_mask: Any = None,
     folds: int = 5,
     seed: int = 0,
 ) -> Selection:
@@ -87,7 +88,8 @@ def select_family(
     Args:
         pred: Predictions with a mean and a standard deviation, on rows that the models were not trained on, such as
             ``fcal.crossfit(...).held_out``. Their family does not matter.
-        target: Targets, NaN where missing. Shape of ``pred``'s samples; the first dimension is rows.
+        target: Targets, NaN where missing. Shape of ``pred``'s samples; the first dimension is rows. These, groups and
+            mask may be tensors, arrays, series or lists.
         groups: Group of each row. Rows of a group are held out together and count as one observation.
         families: Names of the candidates; default: all.
         valid_mask: True where a target counts.
@@ -108,7 +110,9 @@ def select_family(
     """
     names = _names(families)
     candidates = {name: CANDIDATES[name] for name in names}
-    errors, row = _errors(pred, target, valid_mask)
+    given = as_observed(target=target, valid_mask=valid_mask)
+    target = given["target"]
+    errors, row = _errors(pred, target, given["valid_mask"])
     fold = fold_numbers(len(target), folds, groups=groups, seed=seed)[row]
     cluster = row if groups is None else group_numbers(groups, len(target))[row]
     for number in range(folds):
