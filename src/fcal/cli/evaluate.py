@@ -102,6 +102,7 @@ def columns_of(arguments: Namespace) -> Columns:
         upper=arguments.upper,
         level=arguments.level,
         quantiles=arguments.quantiles,
+        samples=arguments.samples,
     )
 
 
@@ -219,7 +220,19 @@ def next_step(report: Report, arguments: Namespace) -> str:
 def _column_options(arguments: Namespace) -> list[str]:
     """Options of columns that were given, for another command on the same files."""
     defaults = {"mean": "mean", "std": "std", "target": "target", "family": "normal", "level": 0.9}
-    names = ("mean", "std", "target", "variance", "log_variance", "lower", "upper", "level", "quantiles", "family")
+    names = (
+        "mean",
+        "std",
+        "target",
+        "variance",
+        "log_variance",
+        "lower",
+        "upper",
+        "level",
+        "quantiles",
+        "samples",
+        "family",
+    )
     given = ((name, getattr(arguments, name)) for name in names)
     chosen = [(name, value) for name, value in given if value is not None and value != defaults.get(name)]
     return [word for name, value in chosen for word in (f"--{name.replace('_', '-')}", str(value))]

@@ -144,7 +144,7 @@ class AsymmetricLaplace(Distribution):
 
     def icdf(self, value: Tensor | float) -> Tensor:
         """Quantile of a probability."""
-        p = torch.as_tensor(value, device=self.loc.device)
+        p = value if isinstance(value, Tensor) else self.loc.new_tensor(value)
         return _quantile(p, 1 - p, self.loc, self.scale, self.asymmetry)
 
     def entropy(self) -> Tensor:

@@ -174,7 +174,7 @@ class Logistic(Distribution):
 
     def icdf(self, value: Tensor | float) -> Tensor:
         """Quantile of a probability."""
-        return self.loc + self.scale * torch.logit(torch.as_tensor(value, device=self.loc.device))
+        return self.loc + self.scale * torch.logit(value if isinstance(value, Tensor) else self.loc.new_tensor(value))
 
     def entropy(self) -> Tensor:
         r""":math:`\log s + 2`."""
