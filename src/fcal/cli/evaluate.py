@@ -23,6 +23,7 @@ from fcal.metrics.report_from_state import report_from_state
 from fcal.metrics.report_text import GROUP_HEADINGS, NUMBER_HEADINGS, group_rows, number_rows, score_line
 from fcal.metrics.state import Grid, State, empty_state
 from fcal.tables import SUFFIX, Chunk, Columns, Predictions, open_predictions, read_origin
+from fcal.tables.streams import STANDARD_INPUT
 
 _CHUNK_ROWS = 1 << 20
 MIN_TARGETS = 2
@@ -201,7 +202,7 @@ def next_step(report: Report, arguments: Namespace) -> str:
             "--fit",
             "HELD_OUT.csv",
             "--apply",
-            arguments.path[0],
+            "PREDICTIONS.csv" if arguments.path[0] == STANDARD_INPUT else arguments.path[0],
             "--out",
             "repaired.csv",
         ]

@@ -18,6 +18,7 @@ _FIRST_ROWS = 1000  # whose keys are the columns
 _ROWS_AT_ONCE = 1 << 13  # as Python objects
 _LONGEST_LINE = 1 << 24  # bytes
 _MOST_COLUMNS = 10_000
+_NUMBERS = {int, float, type(None)}
 
 
 class JsonLinesFile(TableFile):
@@ -49,16 +50,9 @@ class JsonLinesFile(TableFile):
         records, first_row = self._records(), 0
         names = list(dict.fromkeys([*numbers, *labels]))
         while block := list(islice(records, rows)):
-            self._check(block, first_row, every_key=len(names) == len(self.names))
+            self._check(block, first_row, every_key=not numbers)
             columns = [
-                self._numbers(name, block, first_row)
-                if name in numbers
-                else pa.array(map(_text, self._at(name, block)))
-                for name in names
-            ]
-            columns = [
-                column.cast(pa.string()) if name not in numbers else column
-                for name, column in zip(names, columns, strict=True)
+                self._numbers(name, block, first_row) if name in numbers else self._texts(name, block) for name in names
             ]
             yield pa.RecordBatch.from_arrays(columns, names=names)
             first_row += len(block)
@@ -80,16 +74,18 @@ class JsonLinesFile(TableFile):
                 value = value[position] if isinstance(value, list) and position < len(value) else None
             yield value
 
+    def _texts(self, name: str, block: list[dict[str, Any]]) -> pa.Array:
+        return pa.array([_text(value) for value in self._at(name, block)], pa.string())
+
     def _numbers(self, name: str, block: list[dict[str, Any]], first_row: int) -> pa.Array:
         values = list(self._at(name, block))
+        if not set(map(type, values)) <= _NUMBERS:
+            row, value = next((k, value) for k, value in enumerate(values) if type(value) not in _NUMBERS)
+            raise value_error(self.path, name, "of numbers", value, first_row + row + 1)
         try:
             return pa.array(values, pa.float64())
-        except (pa.ArrowException, OverflowError, TypeError):  # an integer beyond 2**53, or no number
-            pass
-        for row, value in enumerate(values, first_row + 1):
-            if value is not None and type(value) not in (int, float):
-                raise value_error(self.path, name, "of numbers", value, row)
-        return pa.array([None if value is None else _as_float(value) for value in values], pa.float64())
+        except (pa.ArrowException, OverflowError):  # an integer beyond 2**53
+            return pa.array([None if value is None else _as_float(value) for value in values], pa.float64())
 
     def _check(self, block: list[dict[str, Any]], first_row: int, *, every_key: bool) -> None:
         """Reject values of another shape than in the first rows, and new keys where nothing may be lost."""

@@ -22,10 +22,11 @@ from fcal.metrics.state import MAX_GROUPS
 from fcal.tables import families
 from fcal.tables.layout import Columns, Layout, layout_of
 from fcal.tables.readers import Block, TableError, TableFile, file_error, shown
-from fcal.tables.streams import STANDARD_INPUT, kept_standard_input, suffix_of
+from fcal.tables.streams import STANDARD_INPUT, kept_standard_input, listed, suffix_of
 from fcal.tables.usual_names import recognised
 
 READERS: dict[str, type[TableFile]] = {}  # by suffix; filled in ``fcal.tables``
+_OF_MANY_THINGS = (".jsonl", ".ndjson", ".pt", ".pth")
 _CHUNK_ROWS = 1 << 18
 _MOST_NUMBERS = 1 << 22  # of a chunk: samples are many columns
 _NO_CLUSTER = ["", "nan", "NaN", "NA", "null", "None"]
@@ -191,11 +192,12 @@ def open_predictions(
 def _find_files(location: Path) -> list[Path]:
     """The file, all files of known suffixes in a folder, or those that match a pattern; sorted by name.
 
-    Files whose names begin with a dot or an underscore are left out, as are sub-folders (unless a pattern has ``**``).
+    Files whose names begin with a dot or an underscore are left out, as are sub-folders (unless a pattern has ``**``),
+    and in a folder with other prediction files JSON lines and tensors, which may be logs and checkpoints.
     """
     if str(location) == STANDARD_INPUT:
         return [kept_standard_input()]
-    suffixes = ", ".join(READERS)
+    suffixes = listed(READERS)
     if location.is_dir():
         candidates, requirement = list(location.iterdir()), f"a folder of prediction files ({suffixes})"
     elif location.exists():
@@ -211,7 +213,8 @@ def _find_files(location: Path) -> list[Path]:
     files = sorted(path for path in known if path.is_file())
     if not files:
         raise file_error(location, requirement, "none")
-    return files
+    of_predictions = [path for path in files if not suffix_of(path).startswith(_OF_MANY_THINGS)]
+    return of_predictions if location.is_dir() and of_predictions else files
 
 
 def _check_same_columns(first: TableFile, other: TableFile) -> None:

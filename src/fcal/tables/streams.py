@@ -5,6 +5,7 @@ import io
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Any
 
@@ -30,6 +31,19 @@ def suffix_of(path: Path) -> str:
     """
     last = path.suffix.lower()
     return path.with_suffix("").suffix.lower() + last if last in CODECS else last
+
+
+def listed(suffixes: Iterable[str]) -> str:
+    """Endings of names for an error, those of compressed files in short.
+
+    Example:
+        >>> listed([".csv", ".csv.gz", ".csv.zst", ".npz"])
+        '.csv, .npz, .csv.gz, .csv.zst'
+    """
+    known = list(suffixes)
+    plain = [suffix for suffix in known if Path(f"a{suffix}").suffix not in CODECS]
+    compressed = [suffix for suffix in known if suffix not in plain and suffix.startswith(".csv")]
+    return ", ".join([*plain, *compressed])
 
 
 def open_bytes(path: Path) -> IO[bytes]:

@@ -1,6 +1,7 @@
 """Files of ``torch.save``: tensors alone, which are loaded without unpickling anything else."""
 
 import pickle
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,6 @@ from fcal.tables.numpy_format import NPY_COLUMNS, Member, problem_of
 from fcal.tables.readers import TableFile, file_error, message_of, shown
 
 _SAVE = 'save a dict of tensors: torch.save({"mean": ..., "std": ..., "target": ...}, FILE)'
-_BROKEN = (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError, AttributeError, TypeError)
 
 
 class TensorFile(TableFile):
@@ -69,7 +69,7 @@ class TensorFile(TableFile):
     def _load(self) -> Tensor | dict[str, Tensor]:
         try:
             content = _loaded(self.path)
-        except _BROKEN as error:
+        except Exception as error:  # torch raises whatever damaged bytes lead to
             if isinstance(error, pickle.UnpicklingError) and "weights" in str(error).lower():
                 raise file_error(
                     self.path, "with tensors alone", f"other objects, which are never loaded; {_SAVE}"
@@ -110,9 +110,11 @@ def _positions(member: Member) -> list[tuple[str, int]]:
 
 
 def _loaded(path: Path) -> Any:
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except RuntimeError as error:
-        if "mmap" not in str(error):
-            raise
-        return torch.load(path, map_location="cpu", weights_only=True)  # of an old version of torch
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about content that is refused next
+        try:
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        except RuntimeError as error:
+            if "mmap" not in str(error):
+                raise
+            return torch.load(path, map_location="cpu", weights_only=True)  # of an old version of torch

@@ -19,7 +19,7 @@ from fcal.distributions import quantile
 from fcal.tables.layout import Columns
 from fcal.tables.prediction_files import READERS, Predictions
 from fcal.tables.readers import Block, TableError, fails, file_error, message_of, numbers_of_text, shown
-from fcal.tables.streams import suffix_of
+from fcal.tables.streams import listed, suffix_of
 
 _QUANTILES = "0.1 0.5 01 2.5 05 10 16 25 40 50 60 75 84 90 95 97.5 99 99.5 99.9"  # per cent, as in column names
 SUFFIX = "_recalibrated"
@@ -193,8 +193,8 @@ def check_out(out: Path) -> None:
     """
     suffix = suffix_of(out)
     if suffix not in WRITERS:
-        reason = ", which has no names of columns" if suffix in READERS else ""
-        raise file_error(out, f"with one of the suffixes {', '.join(WRITERS)}", f"{suffix!r}{reason}")
+        reason = ", which has no names of columns" if suffix == ".npy" else ", which is only read" * (suffix in READERS)
+        raise file_error(out, f"with one of the suffixes {listed(WRITERS)}", f"{suffix!r}{reason}")
     if out.is_dir():
         raise file_error(out, "a file to write", "a folder")
 
