@@ -110,8 +110,8 @@ LAWS = {
     "student-t": StudentT(4.0),
 }
 # Coverage of 50, 90 and 95 % intervals, each at most this far below and above, and bounds of the mean of z squared.
-# Light tails are covered with something to spare; heavy ones fall short by at most 2 points.
-HONEST = {10: (0.02, 0.08, 0.80, 1.10), 30: (0.02, 0.05, 0.88, 1.10), 100: (0.02, 0.03, 0.92, 1.08)}
+# Light tails are covered with something to spare; heavy ones fall short by at most 3 points.
+HONEST = {10: (0.03, 0.08, 0.80, 1.10), 30: (0.025, 0.05, 0.88, 1.10), 100: (0.02, 0.03, 0.92, 1.08)}
 
 
 @pytest.mark.parametrize("count", HONEST)
@@ -119,7 +119,7 @@ HONEST = {10: (0.02, 0.08, 0.80, 1.10), 30: (0.02, 0.05, 0.88, 1.10), 100: (0.02
 def test_draws_of_the_same_law_are_covered(name: str, count: int) -> None:
     """The standard error of a coverage is below 0.0036 with 20,000 rows, that of the mean of z squared below 0.016.
 
-    Bounds lie 3 standard errors or more beyond what 60,000 rows of other seeds gave, a false-alarm rate of less than
+    Bounds lie 3 standard errors or more beyond what 100,000 rows gave (experiments/samples), a false-alarm rate of less than
     0.003 for each of them; the seed is fixed.
     """
     torch.manual_seed(count)
