@@ -119,8 +119,8 @@ HONEST = {10: (0.03, 0.08, 0.80, 1.10), 30: (0.025, 0.05, 0.88, 1.10), 100: (0.0
 def test_draws_of_the_same_law_are_covered(name: str, count: int) -> None:
     """The standard error of a coverage is below 0.0036 with 20,000 rows, that of the mean of z squared below 0.016.
 
-    Bounds lie 3 standard errors or more beyond what 100,000 rows gave (experiments/samples), a false-alarm rate of less than
-    0.003 for each of them; the seed is fixed.
+    Bounds lie 3 standard errors or more beyond what 100,000 rows gave (experiments/samples), a false-alarm rate
+    of less than 0.003 for each of them; the seed is fixed.
     """
     torch.manual_seed(count)
     samples, target = LAWS[name].sample((20_000, count)), LAWS[name].sample((20_000,))
