@@ -26,6 +26,8 @@ def as_numbers(name: str, values: Any) -> Tensor:
     """
     if isinstance(values, Tensor):
         return values
+    if values is None:
+        raise TypeError(f"expected `{name}` of numbers, got None")
     array = _array(name, values)
     if array.dtype.kind in "USMmbc":  # texts, times, truth values and complex numbers convert, but are no real numbers
         raise TypeError(f"expected `{name}` of numbers, got {_described(values, array)}")
@@ -72,6 +74,25 @@ def as_labels(name: str, values: Any) -> tuple[Tensor, list[str]]:
     number = {text: code for code, text in enumerate(dict.fromkeys(texts))}
     codes = torch.tensor([number[text] for text in texts], dtype=torch.long).reshape(array.shape)
     return codes, list(number)
+
+
+def as_observed(*, target: Any, valid_mask: Any = None, weight: Any = None) -> dict[str, Any]:
+    """Targets with what goes beside them, as tensors by name; None stays None, and tensors stay as they are.
+
+    Raises:
+        TypeError: A target or weight is no number, or a mask no truth value.
+        ValueError: Rows of pandas columns have different labels.
+
+    Example:
+        >>> as_observed(target=[1.0, 2.0], valid_mask=[True, False])["valid_mask"]
+        tensor([ True, False])
+    """
+    check_same_index(target=target, valid_mask=valid_mask, weight=weight)
+    return {
+        "target": as_numbers("target", target),
+        "valid_mask": None if valid_mask is None else as_flags("valid_mask", valid_mask),
+        "weight": None if weight is None else as_numbers("weight", weight),
+    }
 
 
 def check_same_index(**named: Any) -> None:

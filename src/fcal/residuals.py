@@ -1,11 +1,13 @@
 """Residuals: predictions and targets in, draws of N(0, 1) out when the prediction is right."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from fcal._arrays import as_observed
 from fcal._checks import check_pair, check_values
 from fcal.distributions import quantile
 from fcal.distributions.family import Law, family_residual, law_of
@@ -17,7 +19,7 @@ __all__ = ["standardize", "unstandardize"]
 _FARTHEST = 37.5  # beyond it the tail probability is subnormal in float64
 
 
-def standardize(pred: Distribution, target: Tensor, *, valid_mask: Tensor | None = None) -> Tensor:
+def standardize(pred: Distribution, target: Any, *, valid_mask: Any = None) -> Tensor:
     r"""Residuals z that follow N(0, 1) when the prediction is right.
 
     .. math:: z = \Phi^{-1}(F(y))
@@ -28,7 +30,8 @@ def standardize(pred: Distribution, target: Tensor, *, valid_mask: Tensor | None
 
     Args:
         pred: Prediction of any registered family, also inside ``Independent`` or under monotone transforms.
-        target: Targets :math:`y`, shaped like samples of ``pred``; NaN where missing.
+        target: Targets :math:`y`, shaped like samples of ``pred``; NaN where missing. A tensor, or an array, series or
+            list, as is the mask.
         valid_mask: True where a target counts; shaped like ``target`` or its rows.
 
     Returns:
@@ -49,7 +52,7 @@ def standardize(pred: Distribution, target: Tensor, *, valid_mask: Tensor | None
         >>> fcal.standardize(Laplace(torch.tensor([0.0]), torch.tensor([1.0])), torch.tensor([500.0]))
         tensor([31.5063])
     """
-    observation = observe(pred, target, valid_mask=valid_mask)
+    observation = observe(pred, **as_observed(target=target, valid_mask=valid_mask))
     return observation.hide(residuals_of(observation), torch.nan).to(observation.dtype)
 
 

@@ -1,11 +1,13 @@
 """Proper scores of a prediction, one number per prediction: negative log-likelihood and CRPS."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from fcal._arrays import as_observed
 from fcal._checks import check_count, is_tracing
 from fcal._registry import Registry
 from fcal.distributions.crps_quadrature import crps_by_quadrature
@@ -18,17 +20,18 @@ __all__ = ["crps", "nll"]
 
 def nll(
     pred: Distribution,
-    target: Tensor,
+    target: Any,
     *,
-    valid_mask: Tensor | None = None,
-    weight: Tensor | None = None,
+    valid_mask: Any = None,
+    weight: Any = None,
     reduction: str = "none",
 ) -> Tensor:
     r"""Negative log-likelihood :math:`-\log p(y)`, constant included.
 
     Args:
         pred: Prediction of any registered family.
-        target: Targets :math:`y`, shaped like samples of ``pred``; NaN where missing.
+        target: Targets :math:`y`, shaped like samples of ``pred``; NaN where missing. These and all below may be
+            tensors, NumPy arrays, pandas or polars series, or lists.
         valid_mask: True where a target counts; shaped like ``target`` or its rows.
         weight: Non-negative weights, shaped like ``target`` or its rows; constants for autograd.
         reduction: ``"none"``, ``"sum"``, or ``"mean"`` over the targets that count. If only some coordinates of an
@@ -49,16 +52,16 @@ def nll(
         >>> fcal.nll(pred, torch.tensor([0.0, torch.nan]), reduction="mean")
         tensor(0.9189)
     """
-    observation = observe(pred, target, valid_mask=valid_mask, weight=weight)
+    observation = observe(pred, **as_observed(target=target, valid_mask=valid_mask, weight=weight))
     return _reduced(element_nll(observation), observation, reduction)
 
 
 def crps(
     pred: Distribution,
-    target: Tensor,
+    target: Any,
     *,
-    valid_mask: Tensor | None = None,
-    weight: Tensor | None = None,
+    valid_mask: Any = None,
+    weight: Any = None,
     reduction: str = "none",
 ) -> Tensor:
     r"""Continuous ranked probability score, :math:`\int (F(x) - 1\{x \ge y\})^2 \, dx`, in the unit of the target.
@@ -86,7 +89,8 @@ def crps(
         >>> fcal.crps(Uniform(torch.tensor(0.0), torch.tensor(1.0)), torch.tensor(0.5))
         tensor(0.0833)
     """
-    observation = observe(pred, target, valid_mask=valid_mask, weight=weight, widest=True, anywhere=True)
+    given = as_observed(target=target, valid_mask=valid_mask, weight=weight)
+    observation = observe(pred, **given, widest=True, anywhere=True)
     return _reduced(element_crps(observation), observation, reduction)
 
 

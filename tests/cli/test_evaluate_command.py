@@ -291,3 +291,64 @@ def test_groups_that_cancel_each_other_are_named(tmp_path, capsys) -> None:
     path.write_text("mu,sigma,y,side\n" + "".join(f"0,1,{value},{k % 2}\n" for k, value in enumerate(z)))
     assert main(["evaluate", str(path), "--group", "side"]) == 0
     assert said_next(capsys).startswith("all rows together are right, but not 0, 1: repair these groups")
+
+
+def samples_of(columns: dict[str, np.ndarray], count: int = 20) -> np.ndarray:
+    noise = np.random.default_rng(1).normal(size=(len(columns["mean"]), count))
+    return columns["mean"][:, None] + columns["std"][:, None] * noise
+
+
+def test_evaluate_reads_samples_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    columns = table(2000)
+    samples = samples_of(columns)
+    named = {f"s{k}": samples[:, k] for k in range(20)} | {"target": columns["target"], "city": columns["city"]}
+    path = write_csv(tmp_path / "s.csv", named)
+    np.savez(tmp_path / "s.npz", mc=samples, target=columns["target"])
+    assert main(["evaluate", str(path), "--group", "city"]) == 0
+    printed = capsys.readouterr().out
+    assert "20 samples: 's0' to 's19', target 'target'" in printed
+    assert "over-confident: errors are 1." in printed
+    expected = fcal.evaluate(samples=samples, target=columns["target"]).scale.value
+    for words in ([str(path)], [str(path), "--samples", "s*"], [str(tmp_path / "s.npz"), "--samples", "mc"]):
+        assert main(["evaluate", *words, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["scale"]["value"] == pytest.approx(expected)
+
+
+def test_evaluate_of_samples_as_quantiles_prints_the_command_that_works(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    samples = samples_of(table(50))
+    path = write_csv(tmp_path / "s.csv", {f"s{k}": samples[:, k] for k in range(20)} | {"target": samples[:, 0]})
+    assert main(["evaluate", str(path), "--quantiles", "s*"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert error.endswith(f"type: fcal evaluate {path} --samples 's*'\n")
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_evaluate_reads_a_pipe(csv: Path, kind: str) -> None:
+    text = csv.read_text()
+    if kind == "jsonl":
+        head, *rows = (line.split(",") for line in text.splitlines())
+        numbers = {"mean", "std", "target"}
+        text = "\n".join(
+            json.dumps({name: float(v) if name in numbers else v for name, v in zip(head, row, strict=True)})
+            for row in rows
+        )
+    result = subprocess.run(
+        [sys.executable, "-m", "fcal", "evaluate", "-", "--json"],
+        input=text,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(result.stdout)["n"] == len(csv.read_text().splitlines()) - 1
+    assert not result.stderr
+
+
+def test_evaluate_of_an_empty_pipe_is_one_line() -> None:
+    words = [sys.executable, "-m", "fcal", "evaluate", "-"]
+    result = subprocess.run(words, input="", capture_output=True, text=True, check=False)
+    assert result.returncode == 2
+    assert result.stderr.count("\n") == 1
+    assert "got nothing; pipe a file" in result.stderr

@@ -199,3 +199,22 @@ def test_a_saved_repair_is_applied_without_the_rows_it_was_fitted_to(files, tmp_
         assert message in error
         assert error.count("\n") == 1
     assert not (tmp_path / "third.csv").exists()
+
+
+def test_samples_are_repaired_and_written_compressed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    draw = np.random.default_rng(0)
+    for name in ("val", "test"):
+        mean = draw.normal(size=(800, 1))
+        samples, target = mean + draw.normal(size=(800, 15)), mean[:, 0] + 2 * draw.normal(size=800)
+        np.savez(tmp_path / f"{name}.npz", samples=samples, target=target)
+    out = tmp_path / "repaired.csv.gz"
+    files = (tmp_path / "val.npz", tmp_path / "test.npz")
+    assert main([*words(files, out), "--samples", "samples", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["before"]["verdict"] == "over-confident"
+    assert found["after"]["verdict"] == "calibrated"
+    assert main(["evaluate", str(out), "--quantiles", "q*_recalibrated", "--json"]) == 0
+    # Between the 19 quantiles in the file the law is another one, by a little.
+    assert json.loads(capsys.readouterr().out)["scale"]["value"] == pytest.approx(
+        found["after"]["scale"]["value"], rel=0.02
+    )

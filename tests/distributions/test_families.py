@@ -422,7 +422,8 @@ def test_inverse_affine_transform_is_masked_and_detached_like_any_other():
         (torch.full((2, 1), 0.7), ValueError, r"expected `upper` of shape \(2,\) like `lower`"),
         (torch.full((2,), 0.9), ValueError, "such that lower \\+ upper = 1, got 0.9"),
         (torch.ones(2, dtype=torch.int64), TypeError, "expected `upper` a tensor of a floating dtype"),
-        ([0.7, 0.7], TypeError, "expected `upper` a tensor of a floating dtype, got list"),
+        ([0.9, 0.9], ValueError, "such that lower \\+ upper = 1, got 0.9"),
+        (["a", "b"], TypeError, "expected `upper` of numbers, got a list of str"),
     ],
 )
 def test_quantile_refuses_an_upper_tail_that_does_not_fit(upper, error, message):

@@ -155,3 +155,88 @@ def test_report_is_saved_by_the_ending_of_the_name(tmp_path):
     with pytest.raises(ValueError, match=r"one of '.html', '.json', got '.txt'"):
         REPORT.save(tmp_path / "report.txt")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "report.json"]
+
+
+DRAWS = MEAN.unsqueeze(1) + STD.unsqueeze(1) * torch.randn(N, 12, generator=GENERATOR, dtype=torch.float64)
+TABLES = {
+    "numpy": lambda rows: rows.numpy(),
+    "pandas": lambda rows: pd.DataFrame(rows.numpy()),
+    "polars": lambda rows: pl.DataFrame(rows.numpy()),
+    "list": lambda rows: rows.tolist(),
+    "tensor": lambda rows: rows,
+}
+
+
+@pytest.mark.parametrize("library", TABLES)
+def test_samples_of_every_library_are_their_empirical_law(library):
+    expected = fcal.evaluate(fcal.distributions.Empirical(DRAWS), TARGET)
+    assert same(fcal.evaluate(samples=TABLES[library](DRAWS), target=TARGET), expected)
+
+
+def test_samples_of_several_outputs_are_independent_laws():
+    both = fcal.evaluate(samples=torch.stack([DRAWS, 2 * DRAWS], -1), target=torch.stack([TARGET, 2 * TARGET], -1))
+    assert both.n == 2 * N
+    assert both.scale.value == pytest.approx(fcal.evaluate(samples=DRAWS, target=TARGET).scale.value)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("score", [fcal.nll, fcal.crps])
+def test_scores_take_arrays_for_targets_masks_and_weights(library, score):
+    convert, pred = LIBRARIES[library], Normal(MEAN, STD)
+    mask, weight = (torch.arange(N) % 2 == 0), torch.rand(N, generator=torch.Generator().manual_seed(1)).double()
+    expected = score(pred, TARGET, valid_mask=mask, weight=weight)
+    found = score(
+        pred,
+        convert(TARGET.tolist()),
+        valid_mask=convert(mask.tolist()),
+        weight=convert(weight.tolist()),
+    )
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_residuals_repairs_and_families_take_arrays(library):
+    convert, pred = LIBRARIES[library], Normal(MEAN, STD)
+    target, mask = convert(TARGET.tolist()), convert([k % 5 > 0 for k in range(N)])
+    z = fcal.standardize(pred, target, valid_mask=mask)
+    torch.testing.assert_close(z, fcal.standardize(pred, TARGET, valid_mask=torch.arange(N) % 5 > 0), equal_nan=True)
+    repair = fcal.recalibration.Temperature()
+    assert repair.fit(pred, target, valid_mask=mask).fitted_on is not None
+    selection = fcal.select_family(
+        pred, target, valid_mask=mask, groups=convert(GROUP_OF_ROWS), families=["normal", "laplace"]
+    )
+    expected = fcal.select_family(
+        pred, TARGET, valid_mask=torch.arange(N) % 5 > 0, groups=GROUP_OF_ROWS, families=["normal", "laplace"]
+    )
+    assert selection.ranking == expected.ranking
+
+
+GROUP_OF_ROWS = [f"drive {k // 20}" for k in range(N)]
+
+
+def test_one_number_is_a_probability_for_all():
+    pred = Normal(MEAN, STD)
+    found = fcal.distributions.quantile(pred, 0.95)
+    torch.testing.assert_close(found, MEAN + STD * torch.special.ndtri(torch.tensor(0.95, dtype=torch.float64)))
+    assert fcal.distributions.quantile(Normal(MEAN.float(), STD.float()), 0.95).dtype == torch.float32
+    torch.testing.assert_close(fcal.distributions.quantile(pred, np.full(N, 0.95)), found)
+    for law in (
+        fcal.distributions.Empirical(DRAWS),
+        fcal.distributions.Logistic(MEAN, STD),
+        fcal.distributions.AsymmetricLaplace(MEAN, STD, torch.ones(N).double()),
+        fcal.distributions.TruncatedNormal(MEAN, STD, MEAN - 1, MEAN + 1),
+        fcal.recalibration.Temperature().fit(pred, TARGET).transform(pred),
+    ):
+        torch.testing.assert_close(fcal.distributions.quantile(law, 0.95).double(), _upper(law).double())
+
+
+def _upper(law):
+    try:
+        return law.icdf(0.95)
+    except AttributeError:  # torch's own classes take tensors
+        return law.icdf(torch.tensor(0.95, dtype=torch.float64))
+
+
+def test_nothing_is_no_number():
+    with pytest.raises(TypeError, match="expected `target` of numbers, got None"):
+        fcal.nll(Normal(MEAN, STD), None)

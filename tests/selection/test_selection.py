@@ -1,5 +1,6 @@
 """Selection of the family of noise: the true family where the data suffice, and no family where they do not."""
 
+import json
 import math
 
 import pytest
@@ -107,3 +108,25 @@ def test_select_family_refuses(change, message):
     arguments = {"pred": standard(100), "target": drawn("normal", 100), **change}
     with pytest.raises(ValueError, match=message):
         fcal.select_family(arguments.pop("pred"), arguments.pop("target"), **arguments)
+
+
+def test_a_selection_prints_its_verdict_and_ranking_and_is_saved(tmp_path):
+    noise = torch.distributions.Laplace(0.0, 1.0).icdf(torch.linspace(0.0005, 0.9995, 1000, dtype=torch.float64))
+    noise = noise[torch.randperm(1000, generator=torch.Generator().manual_seed(0))]
+    pred = torch.distributions.Normal(torch.zeros(1000), 1.0)
+    selection = fcal.select_family(pred, noise, families=["normal", "laplace", "student-t"])
+    lines = str(selection).splitlines()
+    assert lines[0] == f"family of the noise: {selection.verdict}"
+    assert [line.split()[0] for line in lines[3:6]] == [ranked.family for ranked in selection.ranking]
+    frame = selection.to_frame()
+    assert list(frame.index) == [ranked.family for ranked in selection.ranking]
+    assert frame.loc["normal", "behind"] == next(r.behind for r in selection.ranking if r.family == "normal")
+    assert selection._repr_html_().count("<tr>") == 4
+    selection.save(tmp_path / "ranking.json")
+    assert json.loads((tmp_path / "ranking.json").read_text()) == selection.as_dict()
+    selection.save(tmp_path / "ranking.html")
+    page = (tmp_path / "ranking.html").read_text()
+    assert "Family of the noise" in page
+    assert "laplace" in page
+    with pytest.raises(ValueError, match="ending of the file's name"):
+        selection.save(tmp_path / "ranking.txt")

@@ -64,9 +64,12 @@ def test_files_without_rows_are_refused(tmp_path):
 def test_missing_path_and_folder_and_pattern_without_files_are_refused(tmp_path):
     refuse(tmp_path / "absent.csv", r"a file, a folder or a pattern of files, got nothing of that name$")
     csv(tmp_path, "nothing to see", "README.md")
-    refuse(tmp_path, r"a folder of prediction files \(\.csv, .*\.npy\), got none$")
-    refuse(tmp_path / "*.parquet", r"to match files \(\.csv, .*\.npy\), got none$")
-    refuse(tmp_path / "README.md", r"with one of the suffixes \.csv, \.tsv, \.parquet, \.pq, \.npz, \.npy, got '\.md'$")
+    refuse(tmp_path, r"a folder of prediction files \(\.csv, .*\.npy, .*\.csv\.zst\), got none$")
+    refuse(tmp_path / "*.parquet", r"to match files \(\.csv, .*\.npy, .*\.csv\.zst\), got none$")
+    refuse(
+        tmp_path / "README.md",
+        r"with one of the suffixes \.csv, \.tsv, \.jsonl, .*\.npz, \.npy, \.pt, .*\.csv\.gz, \.csv\.zst, got '\.md'$",
+    )
 
 
 def test_file_without_permission_is_refused(tmp_path, monkeypatch):

@@ -87,7 +87,8 @@ def _add_evaluate(commands: Commands) -> None:
         "path",
         nargs="+",
         metavar="FILE|GLOB|DIR",
-        help="CSV, Parquet, NPZ or NPY (N, 3): mean, std, target; with --format, JSON",
+        help="CSV or JSON lines (also .gz, .zst), Parquet, NPZ, PT or NPY (N, 3): mean, std, target; "
+        "- is standard input; with --format, JSON",
     )
     _add_columns(command)
     groups = command.add_mutually_exclusive_group()
@@ -132,7 +133,7 @@ def _add_recalibrate(commands: Commands) -> None:
     learnt.add_argument("--load", metavar="DIR", help="a repair that --save kept, instead of --fit")
     command.add_argument("--apply", required=True, metavar="TEST_FILE", help="predictions to repair")
     command.add_argument(
-        "--out", required=True, metavar="OUT_FILE", help="CSV, Parquet or NPZ: all columns and new ones"
+        "--out", required=True, metavar="OUT_FILE", help="CSV, JSON lines, Parquet or NPZ: all columns and new ones"
     )
     command.add_argument(
         "--per-output", action="store_true", help="temperature, affine: a repair of its own for each output"
@@ -208,6 +209,11 @@ def _add_columns(command: _Parser) -> None:
         "--level", metavar="P", type=float, default=0.9, help="probability of these intervals (default 0.9)"
     )
     command.add_argument("--quantiles", metavar="PATTERN", help="columns of quantiles instead of mean and std, as 'q*'")
+    command.add_argument(
+        "--samples",
+        metavar="PATTERN",
+        help="columns of samples (MC dropout, ensemble) instead of mean and std, as 's*'",
+    )
     command.add_argument(
         "--family", default="normal", help="law of mean and std: normal, laplace, student-t:5, ... (default normal)"
     )

@@ -18,6 +18,7 @@ from fcal.tables import FORMATS, read_coco_truths
 
 _TABLE_OPTIONS = {
     "quantiles": None,
+    "samples": None,
     "group": None,
     "by_output": False,
     "by_sigma": False,

@@ -23,6 +23,7 @@ from fcal.metrics.report_from_state import report_from_state
 from fcal.metrics.report_text import GROUP_HEADINGS, NUMBER_HEADINGS, group_rows, number_rows, score_line
 from fcal.metrics.state import Grid, State, empty_state
 from fcal.tables import SUFFIX, Chunk, Columns, Predictions, open_predictions, read_origin
+from fcal.tables.streams import STANDARD_INPUT
 
 _CHUNK_ROWS = 1 << 20
 MIN_TARGETS = 2
@@ -102,6 +103,7 @@ def columns_of(arguments: Namespace) -> Columns:
         upper=arguments.upper,
         level=arguments.level,
         quantiles=arguments.quantiles,
+        samples=arguments.samples,
     )
 
 
@@ -200,7 +202,7 @@ def next_step(report: Report, arguments: Namespace) -> str:
             "--fit",
             "HELD_OUT.csv",
             "--apply",
-            arguments.path[0],
+            "PREDICTIONS.csv" if arguments.path[0] == STANDARD_INPUT else arguments.path[0],
             "--out",
             "repaired.csv",
         ]
@@ -219,7 +221,19 @@ def next_step(report: Report, arguments: Namespace) -> str:
 def _column_options(arguments: Namespace) -> list[str]:
     """Options of columns that were given, for another command on the same files."""
     defaults = {"mean": "mean", "std": "std", "target": "target", "family": "normal", "level": 0.9}
-    names = ("mean", "std", "target", "variance", "log_variance", "lower", "upper", "level", "quantiles", "family")
+    names = (
+        "mean",
+        "std",
+        "target",
+        "variance",
+        "log_variance",
+        "lower",
+        "upper",
+        "level",
+        "quantiles",
+        "samples",
+        "family",
+    )
     given = ((name, getattr(arguments, name)) for name in names)
     chosen = [(name, value) for name, value in given if value is not None and value != defaults.get(name)]
     return [word for name, value in chosen for word in (f"--{name.replace('_', '-')}", str(value))]

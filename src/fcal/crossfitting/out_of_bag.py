@@ -28,6 +28,7 @@ from fcal.crossfitting.fitting import (
 from fcal.crossfitting.held_out import check_same_targets, counted, elementwise, is_finite
 from fcal.crossfitting.judging import Judged, judged
 from fcal.crossfitting.repairing import Calibrated, calibrated
+from fcal.crossfitting.shown import ShownResult
 from fcal.data.folds import left_out_rows
 from fcal.distributions.family import law_of
 from fcal.models.ensembles import Ensemble
@@ -90,7 +91,7 @@ class Bags:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class OutOfBag:
+class OutOfBag(ShownResult):
     """Networks that each left out some rows, and what they tell about these rows.
 
     Attributes:
@@ -122,6 +123,14 @@ class OutOfBag:
         of = f"{len(self.members)} {'networks' if self.shared is None else 'heads'} at a cost of {self.bags.cost:g}"
         rows = f"{len(self.judged.rows)} of {self.left_out.shape[1]} rows judged"
         return f"OutOfBag({of}, {rows}; calibrated() is the model to use)"
+
+    def _heading(self) -> str:
+        of = "networks" if self.shared is None else "heads of one network"
+        cost = f"at the cost of {self.bags.cost:g} trainings on all rows"
+        return f"{len(self.members)} {of} {cost}; {len(self.judged.rows):,} of {self.left_out.shape[1]:,} rows judged"
+
+    def _judged(self) -> tuple[Distribution, Tensor, Tensor | None]:
+        return self.held_out, self.target, self.valid_mask
 
     @property
     def held_out(self) -> Distribution:

@@ -28,6 +28,7 @@ from fcal.crossfitting.held_out import (
 from fcal.crossfitting.out_of_bag import Bags, OutOfBag, out_of_bag
 from fcal.crossfitting.recentering import Centered
 from fcal.crossfitting.repairing import Calibrated, calibrated
+from fcal.crossfitting.shown import ShownResult
 from fcal.data.folds import fold_numbers
 from fcal.distributions.functional import location_of
 from fcal.models.predicting import evaluating, predict
@@ -263,7 +264,7 @@ def _check_folds(target: Tensor, valid_mask: Tensor | None, fold: Tensor) -> Non
 
 
 @dataclass(frozen=True, kw_only=True)
-class CrossFit:
+class CrossFit(ShownResult):
     """Models of all rows and of all but each fold, and their predictions for the rows.
 
     Attributes:
@@ -308,6 +309,13 @@ class CrossFit:
         """
         held_out = self.levelled()
         return calibrated(self.full, repair, held_out, self.targets_around(held_out), self.valid_mask)
+
+    def _heading(self) -> str:
+        return f"a model of all {len(self.fold):,} rows, and one without each of {len(self.without)} folds"
+
+    def _judged(self) -> tuple[Distribution, Tensor, Tensor | None]:
+        held_out = self.levelled()
+        return held_out, self.targets_around(held_out), self.valid_mask
 
     def levelled(self) -> Distribution:
         """Held-out predictions with the scale level of the model of all rows."""

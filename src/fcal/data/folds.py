@@ -172,6 +172,8 @@ def group_numbers(groups: Sequence[Any] | Tensor, rows: int) -> Tensor:
         labels = np.asarray(groups.detach().cpu().tolist() if isinstance(groups, Tensor) else groups)
     except ValueError:
         raise ValueError("expected `groups` with one entry for each row, got entries of several lengths") from None
+    if labels.dtype == object and all(isinstance(label, str) for label in labels.ravel()):
+        labels = labels.astype(np.str_)  # as pandas has them
     if labels.dtype.kind not in "biufUSM":
         raise TypeError(f"expected `groups` of numbers or strings, got {labels.dtype}")
     if labels.dtype.kind == "f" and bool(np.isnan(labels).any()):

@@ -3,6 +3,7 @@
 # Importing a family registers it.
 from fcal.distributions import beta, bounded_support, gamma, location_scale, student_t  # noqa: F401
 from fcal.distributions.asymmetric_laplace import AsymmetricLaplace
+from fcal.distributions.empirical import Empirical
 from fcal.distributions.family import Family, families, register
 from fcal.distributions.functional import log_cdf, log_survival, quantile
 from fcal.distributions.location_scale import Logistic
@@ -22,6 +23,7 @@ __all__ = [
     "AffineMap",
     "AsymmetricLaplace",
     "BetaMap",
+    "Empirical",
     "Family",
     "Logistic",
     "MonotoneMap",

@@ -142,9 +142,10 @@ class AsymmetricLaplace(Distribution):
             self._validate_sample(value)
         return torch.exp(_log_cdf(value, self.loc, self.scale, self.asymmetry))
 
-    def icdf(self, value: Tensor) -> Tensor:
+    def icdf(self, value: Tensor | float) -> Tensor:
         """Quantile of a probability."""
-        return _quantile(value, 1 - value, self.loc, self.scale, self.asymmetry)
+        p = value if isinstance(value, Tensor) else self.loc.new_tensor(value)
+        return _quantile(p, 1 - p, self.loc, self.scale, self.asymmetry)
 
     def entropy(self) -> Tensor:
         r""":math:`1 + \log(s (\kappa + 1 / \kappa))`."""

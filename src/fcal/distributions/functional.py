@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, Independent
 
+from fcal._arrays import as_numbers
 from fcal._checks import check_pair, check_values, is_tracing
 from fcal.distributions.family import Formula, Law, check_parameter_kinds, law_of, result_dtype
 from fcal.distributions.observation import (
@@ -19,12 +20,12 @@ _SUM_OF_TAILS_TOLERANCE = 1e-3  # probabilities may be in half precision
 Prediction = Distribution | Tensor
 
 
-def log_cdf(pred: Distribution, value: Tensor) -> Tensor:
+def log_cdf(pred: Distribution, value: Any) -> Tensor:
     r"""Log-CDF, :math:`\log F(y)`, accurate in the far lower tail.
 
     Args:
         pred: Prediction of a scalar family, also inside ``Independent`` or under monotone transforms.
-        value: Values :math:`y`. Shape of the prediction's samples.
+        value: Values :math:`y`; a tensor, array, series or list. Shape of the prediction's samples.
 
     Returns:
         One number per scalar, shaped like ``value``.
@@ -34,15 +35,15 @@ def log_cdf(pred: Distribution, value: Tensor) -> Tensor:
         >>> log_cdf(Laplace(torch.tensor(0.0), torch.tensor(1.0)), torch.tensor(-300.0))
         tensor(-300.6931)
     """
-    return _log_tail(observe(pred, value, name="value"), lower=True)
+    return _log_tail(observe(pred, as_numbers("value", value), name="value"), lower=True)
 
 
-def log_survival(pred: Distribution, value: Tensor) -> Tensor:
+def log_survival(pred: Distribution, value: Any) -> Tensor:
     r"""Log-survival, :math:`\log (1 - F(y))`, accurate in the far upper tail.
 
     Args:
         pred: As for :func:`log_cdf`.
-        value: Values :math:`y`. Shape of the prediction's samples.
+        value: Values :math:`y`; a tensor, array, series or list. Shape of the prediction's samples.
 
     Returns:
         One number per scalar, shaped like ``value``.
@@ -52,15 +53,16 @@ def log_survival(pred: Distribution, value: Tensor) -> Tensor:
         >>> log_survival(Exponential(torch.tensor(2.0)), torch.tensor(500.0))
         tensor(-1000.)
     """
-    return _log_tail(observe(pred, value, name="value"), lower=False)
+    return _log_tail(observe(pred, as_numbers("value", value), name="value"), lower=False)
 
 
-def quantile(pred: Distribution, lower: Tensor | float, upper: Tensor | float | None = None) -> Tensor:
+def quantile(pred: Distribution, lower: Any, upper: Any = None) -> Tensor:
     r"""Quantile, :math:`F^{-1}(p)`.
 
     Args:
         pred: As for :func:`log_cdf`.
-        lower: Probabilities :math:`p` within (0, 1). Shape of the prediction's samples, or one number.
+        lower: Probabilities :math:`p` within (0, 1), a tensor, array, series or list. Shape of the prediction's
+            samples, or one number.
         upper: Probabilities :math:`1 - p`, for upper tails in which ``1 - lower`` would round.
 
     Returns:
@@ -71,8 +73,11 @@ def quantile(pred: Distribution, lower: Tensor | float, upper: Tensor | float | 
         >>> pred = Gumbel(torch.tensor(0.0), torch.tensor(1.0))
         >>> quantile(pred, torch.tensor(1.0), upper=torch.tensor(1e-30))
         tensor(69.0776)
+        >>> quantile(pred, 0.5)
+        tensor(0.3665)
     """
-    lower, upper = _spread(pred, lower), upper if upper is None else _spread(pred, upper)
+    is_number = isinstance(lower, float)
+    lower, upper = _spread(pred, "lower", lower), upper if upper is None else _spread(pred, "upper", upper)
     check_pair(pred, lower, "lower")
     law = law_of(pred)
     _formula(law, law.family.quantile, "quantile")
@@ -82,7 +87,7 @@ def quantile(pred: Distribution, lower: Tensor | float, upper: Tensor | float | 
     check_values("lower", "within (0, 1)", below, (torch.minimum(below, above) > 0) & (below <= 1))
     if not is_tracing():
         check_parameter_values(law)
-    dtype = result_dtype(law, lower)
+    dtype = result_dtype(law, lower.float() if is_number else lower)  # a number of Python does not widen results
     return quantile_of(law.to(torch.float64), below, above).to(dtype)
 
 
@@ -104,14 +109,12 @@ def with_cdf(pred: Distribution) -> Distribution:
     return pred
 
 
-def _spread(pred: Distribution, probability: Tensor | float) -> Tensor:
-    """Expand one probability to all predictions; a float gets torch's default dtype, so as not to widen results."""
-    if isinstance(pred, Distribution):
-        if isinstance(probability, float):
-            probability = torch.tensor(probability)
-        if isinstance(probability, Tensor) and not probability.dim():
-            return probability.expand(pred.batch_shape + pred.event_shape)
-    return probability  # of any type: checked next
+def _spread(pred: Distribution, name: str, probability: Any) -> Tensor:
+    """Probabilities as a tensor; one number is expanded to all predictions."""
+    values = as_numbers(name, probability)
+    if values.dim() or not isinstance(pred, Distribution):
+        return values
+    return values.expand(pred.batch_shape + pred.event_shape)
 
 
 def quantile_of(law: Law, below: Tensor, above: Tensor) -> Tensor:

@@ -172,9 +172,9 @@ class Logistic(Distribution):
             self._validate_sample(value)
         return torch.sigmoid((value - self.loc) / self.scale)
 
-    def icdf(self, value: Tensor) -> Tensor:
+    def icdf(self, value: Tensor | float) -> Tensor:
         """Quantile of a probability."""
-        return self.loc + self.scale * torch.logit(value)
+        return self.loc + self.scale * torch.logit(value if isinstance(value, Tensor) else self.loc.new_tensor(value))
 
     def entropy(self) -> Tensor:
         r""":math:`\log s + 2`."""

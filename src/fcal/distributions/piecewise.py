@@ -10,6 +10,8 @@ from torch.distributions import Distribution, constraints
 from fcal.distributions.family import Family, Law
 from fcal.distributions.tails import log_normal_cdf, log_normal_density, normal_cdf, normal_quantile
 
+_MOST_LISTED = 8  # numbers of a row in an error
+
 
 class Segments(NamedTuple):
     """A continuous, increasing, piecewise linear function; knots are in the last dimension.
@@ -235,9 +237,9 @@ class QuantileLaw(Distribution):
         """Probability below ``value``."""
         return self._of(value, lambda y, *values: normal_cdf(self._formulas.residual(y, *values)))
 
-    def icdf(self, value: Tensor) -> Tensor:
+    def icdf(self, value: Tensor | float) -> Tensor:
         """Quantile of a probability."""
-        p = value.to(torch.float64)
+        p = torch.as_tensor(value, dtype=torch.float64, device=self.values.device)
         return self._formulas.value_at(normal_quantile(p, 1 - p), *self._columns()).to(self.values.dtype)
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
@@ -270,17 +272,20 @@ def _checked_levels(levels: Tensor, values: Tensor) -> Tensor:
 
 def _check_increasing(values: Tensor) -> None:
     rows = values.reshape(-1, values.shape[-1])
-    for requirement, good in (
-        ("finite", rows.isfinite().all(-1)),
-        ("strictly increasing in the last dimension", (rows.diff() > 0).all(-1)),
-    ):
-        if not bool(good.all()):
-            bad = (~good).nonzero().squeeze(1)
-            first = int(bad[0])
-            count = f"{len(bad)} of {len(rows)} rows that are not"
-            shown = _listed(rows[first])
-            raise ValueError(f"expected `values` {requirement}, got {count}; the first is row {first}: {shown}")
+    check_rows("values", "finite", rows, rows.isfinite().all(-1))
+    check_rows("values", "strictly increasing in the last dimension", rows, (rows.diff() > 0).all(-1))
+
+
+def check_rows(name: str, requirement: str, rows: Tensor, good: Tensor, remedy: str = "") -> None:
+    """Raise with the count of rows that are not good, and the first of them."""
+    if bool(good.all()):
+        return
+    bad = (~good).nonzero().squeeze(1)
+    first = int(bad[0])
+    count = f"{len(bad)} of {len(rows)} rows that are not; the first is row {first}: {_listed(rows[first])}"
+    raise ValueError(f"expected `{name}` {requirement}, got {count}{'; ' * bool(remedy)}{remedy}")
 
 
 def _listed(numbers: Tensor) -> str:
-    return ", ".join(f"{v:g}" if math.isfinite(v) else str(v) for v in numbers.tolist())
+    shown = [f"{v:g}" if math.isfinite(v) else str(v) for v in numbers[:_MOST_LISTED].tolist()]
+    return ", ".join(shown) + (", ..." if len(numbers) > _MOST_LISTED else "")

@@ -234,9 +234,9 @@ class TruncatedNormal(Distribution):
         above = (value >= self.high).to(safe.dtype)
         return self._narrowed(torch.where(inside, torch.exp(_log_cdf(safe, *wide)), above))
 
-    def icdf(self, value: Tensor) -> Tensor:
+    def icdf(self, value: Tensor | float) -> Tensor:
         """Quantile of a probability; NaN outside [0, 1]."""
-        p = value.double()
+        p = torch.as_tensor(value, dtype=torch.float64, device=self.loc.device)
         inside = (p > 0) & (p < 1)
         quantile = _quantile(torch.where(inside, p, 0.5), torch.where(inside, 1 - p, 0.5), *self._wide())
         ends = torch.where(p == 0, self.low, torch.where(p == 1, self.high, math.nan))

@@ -126,9 +126,9 @@ class Warped(Distribution):
         """Probability below ``value``."""
         return self._formula(value, lambda law, y: normal_cdf(law.family.residual(y, *law.parameters)))  # type: ignore[misc]
 
-    def icdf(self, value: Tensor) -> Tensor:
+    def icdf(self, value: Tensor | float) -> Tensor:
         """Quantile of a probability."""
-        p = value.to(torch.float64)
+        p = torch.as_tensor(value, dtype=torch.float64, device=self._law.parameters[0].device)
         return self._value_at(normal_quantile(p, 1 - p))
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:

@@ -1,16 +1,17 @@
 """``evaluate`` for predictions in memory, and ready-made groups for it."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, Normal
+from torch.distributions import Distribution, Independent, Normal
 
 from fcal._arrays import as_flags, as_labels, as_numbers, check_same_index
 from fcal._checks import check_integer, check_number, check_values
+from fcal.distributions import Empirical
 from fcal.metrics.accumulation import accumulate
 from fcal.metrics.report import Report
 from fcal.metrics.report_from_state import report_from_state
@@ -27,6 +28,7 @@ def evaluate(
     mean: ArrayLike | None = None,
     std: ArrayLike | None = None,
     variance: ArrayLike | None = None,
+    samples: ArrayLike | None = None,
     df: int = 75,
     bins: int = 20,
     valid_mask: ArrayLike | None = None,
@@ -40,11 +42,13 @@ def evaluate(
     Targets, means and all others may be tensors, NumPy arrays, pandas or polars series, or lists.
 
     Args:
-        pred: Prediction of any registered family, scalar or multivariate; or pass ``mean`` and ``std``.
+        pred: Prediction of any registered family, scalar or multivariate; or pass ``mean`` and ``std``, or ``samples``.
         target: Targets, shaped like the prediction's samples; NaN (or None) where missing.
         mean: Predicted means of normal distributions, in place of ``pred``.
         std: Their standard deviations, or one for all.
         variance: Their variances, in place of ``std``.
+        samples: Draws of MC dropout, or outputs of an ensemble, in place of ``pred``: S of each row. Shape ``(N, S)``,
+            or ``(N, S, D)`` of D outputs. See :class:`fcal.distributions.Empirical`.
         df: Number K of squared residuals in a sum q.
         bins: Number S of equal-probability bins of ECE and MCE.
         valid_mask: True where a target counts; shaped like ``target`` or its rows.
@@ -70,20 +74,24 @@ def evaluate(
         ('over-confident', 'errors are 1.98 (1.94 to 2.02) times as large as the predicted sd says')
         >>> fcal.evaluate(mean=[1.0, 2.0, 3.0], std=[0.5, 0.5, 0.5], target=[1.1, None, 2.6]).n
         2
+        >>> draws = target.unsqueeze(1) + torch.randn(5000, 30, generator=torch.Generator().manual_seed(1))
+        >>> fcal.evaluate(samples=draws, target=target).verdict  # the truth is nearer than the draws say
+        'under-confident'
     """
     grid = Grid(df, bins)
     check_number("tolerance", tolerance, low=0.0, high=1.0)
-    arrays = {"mean": mean, "std": std, "variance": variance, "target": target, "valid_mask": valid_mask}
-    check_same_index(**arrays, cluster=cluster, group=group)
-    pred = _prediction(pred, mean, std, variance)
+    arrays = {"mean": mean, "std": std, "variance": variance, "samples": samples}
+    check_same_index(**arrays, target=target, valid_mask=valid_mask, cluster=cluster, group=group)
     if target is None:
         raise TypeError("expected `target`, the true values, got None")
+    true_values = as_numbers("target", target)
+    pred = _prediction(pred, {name: values for name, values in arrays.items() if values is not None}, true_values)
     codes, names = _groups(group, group_names)
     count = len(names) if names is not None else 1
     fingerprints = fitted_on(pred)
     state = accumulate(
         pred,
-        as_numbers("target", target),
+        true_values,
         grid,
         valid_mask=None if valid_mask is None else as_flags("valid_mask", valid_mask),
         group=codes,
@@ -94,33 +102,45 @@ def evaluate(
     return report_from_state(state, grid, tolerance=tolerance, fitted_on=fingerprints, group_names=names)
 
 
-def _prediction(
-    pred: Distribution | None, mean: ArrayLike | None, std: ArrayLike | None, variance: ArrayLike | None
-) -> Distribution:
-    """The prediction, or normal distributions of moments."""
-    moments = {"mean": mean, "std": std, "variance": variance}
-    given = [name for name, values in moments.items() if values is not None]
+def _prediction(pred: Distribution | None, given: Mapping[str, ArrayLike], target: Tensor) -> Distribution:
+    """The prediction, or that of moments or samples."""
+    got = " and ".join(f"`{name}`" for name in given) or "nothing"
     if pred is not None:
         if given:
-            raise TypeError(f"expected `pred` or moments, got both `pred` and `{given[0]}`")
+            raise TypeError(f"expected `pred`, moments or samples, got both `pred` and {got}")
         if not isinstance(pred, Distribution):
             kind = type(pred).__name__
-            raise TypeError(f"expected `pred` a Distribution (or the options mean= and std=), got {kind}")
+            raise TypeError(f"expected `pred` a Distribution (or the options mean= and std=, or samples=), got {kind}")
         return pred
-    if mean is None or (std is None) == (variance is None):
-        got = " and ".join(f"`{name}`" for name in given) or "nothing"
-        raise TypeError(f"expected `pred`, or `mean` with `std` or `variance`, got {got}")
-    loc = as_numbers("mean", mean)
-    name, spread = ("std", std) if variance is None else ("variance", variance)
-    scale = as_numbers(name, spread)
+    if given.keys() == {"samples"}:
+        return _of_samples(as_numbers("samples", given["samples"]), target)
+    for spread in ("std", "variance"):
+        if given.keys() == {"mean", spread}:
+            return _of_moments(as_numbers("mean", given["mean"]), spread, as_numbers(spread, given[spread]))
+    raise TypeError(f"expected `pred`, or `mean` with `std` or `variance`, or `samples`, got {got}")
+
+
+def _of_moments(loc: Tensor, name: str, spread: Tensor) -> Distribution:
+    """Normal distributions of means and, by name, standard deviations or variances."""
     for argument, values, requirement, good in (
         ("mean", loc, "finite", loc.isfinite()),
-        (name, scale, "> 0 and finite", (scale > 0) & scale.isfinite()),
+        (name, spread, "> 0 and finite", (spread > 0) & spread.isfinite()),
     ):
         check_values(argument, requirement, values, good)
-    if scale.dim() and scale.shape != loc.shape:
-        raise ValueError(f"expected `{name}` of shape {tuple(loc.shape)} like `mean`, got {tuple(scale.shape)}")
-    return Normal(loc, (scale if variance is None else scale.sqrt()).expand(loc.shape), validate_args=False)
+    if spread.dim() and spread.shape != loc.shape:
+        raise ValueError(f"expected `{name}` of shape {tuple(loc.shape)} like `mean`, got {tuple(spread.shape)}")
+    return Normal(loc, (spread.sqrt() if name == "variance" else spread).expand(loc.shape), validate_args=False)
+
+
+def _of_samples(samples: Tensor, target: Tensor) -> Distribution:
+    """The distribution behind samples, whose dimension is the second."""
+    shape = tuple(samples.shape)
+    if samples.dim() != target.dim() + 1 or (shape[0], *shape[2:]) != tuple(target.shape):
+        rows = ", ".join(str(size) for size in ("N", "S", "D")[: max(samples.dim(), 2)])
+        hint = "; transpose them" if shape[::-1][:1] == tuple(target.shape) and samples.dim() == 2 else ""
+        raise ValueError(f"expected `samples` of shape ({rows}) for {tuple(target.shape)} targets, got {shape}{hint}")
+    law = Empirical(samples.movedim(1, -1))
+    return Independent(law, 1, validate_args=False) if target.dim() > 1 else law
 
 
 def _clusters(cluster: ArrayLike | None) -> Tensor | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from fcal._files import write_json
 from fcal._registry import Registry
-from fcal.metrics.report_text import as_html, as_records, as_text
+from fcal.metrics.report_text import as_frame, as_html, as_records, as_text
 
 VERDICTS = ("calibrated", "over-confident", "under-confident", "biased", "wrong shape")
 LEVELS = (0.5, 0.68, 0.9, 0.95, 0.99)
@@ -236,11 +236,7 @@ class Report:
         Raises:
             ImportError: pandas is not installed.
         """
-        try:
-            import pandas as pd
-        except ModuleNotFoundError as error:
-            raise ImportError("expected pandas for `to_frame`; pip install pandas") from error
-        return pd.DataFrame(as_records(self)).set_index("group")
+        return as_frame(as_records(self), "group")
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the report as a page with pictures (``.html``) or as numbers (``.json``).

@@ -1,18 +1,27 @@
 """Families of noise, ranked by the likelihood of held-out errors."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import importlib
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from html import escape
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution, Normal, StudentT
 
+from fcal._arrays import as_observed
 from fcal._checks import check_count, check_valid_mask
 from fcal._datasets import per_target
+from fcal._files import provenance, write_json
+from fcal._registry import Registry
 from fcal.data.folds import fold_numbers, group_numbers
 from fcal.distributions import quantile
 from fcal.metrics import evaluate
+from fcal.metrics.report import plain
+from fcal.metrics.report_text import aligned, as_frame, html_table
+from fcal.metrics.report_text import number as as_number
 from fcal.residuals import standardize
 from fcal.selection.candidates import CANDIDATES, Fitted, fitted_to
 
@@ -21,6 +30,8 @@ _FEWEST = 50
 _FEWEST_TO_FIT = 10
 _FEWEST_CLUSTERS = 3
 _LARGEST_ERROR = 1e50
+_HEADINGS = ("family", "log-likelihood", "behind the best", "ECE(z)", "shape")
+_NOTE = "mean log-density of held-out errors, in predicted sd; differences with their standard errors"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +69,8 @@ class Selection:
         verdict: The result in a sentence.
         fitted: Fitted distribution of the errors, for every family.
 
+    ``print`` shows the verdict and the ranking.
+
     Example:
         See :func:`fcal.select_family`.
     """
@@ -67,14 +80,73 @@ class Selection:
     verdict: str
     fitted: dict[str, Fitted]
 
+    def __str__(self) -> str:
+        """Verdict and ranking as a table of text."""
+        return "\n".join([self._sentence(), "", *aligned([_HEADINGS, *self._rows()]), "", _NOTE])
+
+    def _repr_html_(self) -> str:
+        table = html_table(_HEADINGS, self._rows())
+        return f"<div><p>{escape(self._sentence())}</p>{table}<p>{escape(_NOTE)}</p></div>"
+
+    def to_frame(self) -> Any:
+        """The ranking as a pandas data frame with a row of every family, best first.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        return as_frame([asdict(ranked) for ranked in self.ranking], "family")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Verdict and ranking as plain numbers and strings for JSON; numbers that are not finite become None."""
+        ranking = [plain(ranked) for ranked in self.ranking]
+        return {"family": self.family, "verdict": self.verdict, "ranking": ranking}
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the ranking as a page (``.html``) or as numbers (``.json``).
+
+        Raises:
+            ValueError: The name has another ending.
+        """
+        _WRITERS[os.path.splitext(os.fspath(path))[1].lower()](self, path)  # noqa: PTH122 - also of plain strings
+
+    def _sentence(self) -> str:
+        return f"family of the noise: {self.verdict}"
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        return [
+            (
+                ranked.family,
+                f"{ranked.log_likelihood:.4f}",
+                f"{ranked.behind:.4f} \N{PLUS-MINUS SIGN} {ranked.standard_error:.4f}" if ranked.behind else "best",
+                as_number(ranked.ece),
+                as_number(ranked.shape),
+            )
+            for ranked in self.ranking
+        ]
+
+
+def _write_numbers(selection: Selection, path: str | os.PathLike[str]) -> None:
+    write_json(path, selection.as_dict())
+
+
+def _write_page(selection: Selection, path: str | os.PathLike[str]) -> None:
+    pages = importlib.import_module("fcal.reports.page")  # by name: pages are made in a room above this one
+    sections = [pages.Section("", selection._repr_html_())]
+    pages.write_page(path, "Family of the noise", sections, command="fcal.select_family", versions=provenance())
+
+
+_WRITERS: Registry[Callable[[Selection, str | os.PathLike[str]], None]] = Registry("ending of the file's name")
+_WRITERS.add(".html", _write_page)
+_WRITERS.add(".json", _write_numbers)
+
 
 def select_family(
     pred: Distribution,
-    target: Tensor,
+    target: Any,
     *,
-    groups: Sequence[Any] | Tensor | None = None,
+    groups: Any = None,
     families: Sequence[str] | None = None,
-    valid_mask: Tensor | None = None,
+    valid_mask: Any = None,
     folds: int = 5,
     seed: int = 0,
 ) -> Selection:
@@ -87,7 +159,8 @@ def select_family(
     Args:
         pred: Predictions with a mean and a standard deviation, on rows that the models were not trained on, such as
             ``fcal.crossfit(...).held_out``. Their family does not matter.
-        target: Targets, NaN where missing. Shape of ``pred``'s samples; the first dimension is rows.
+        target: Targets, NaN where missing. Shape of ``pred``'s samples; the first dimension is rows. These, groups and
+            mask may be tensors, arrays, series or lists.
         groups: Group of each row. Rows of a group are held out together and count as one observation.
         families: Names of the candidates; default: all.
         valid_mask: True where a target counts.
@@ -105,10 +178,20 @@ def select_family(
         >>> pred = torch.distributions.Normal(torch.zeros(1000), 1.0)
         >>> fcal.select_family(pred, noise, families=["normal", "laplace"]).family
         'laplace'
+        >>> print(fcal.select_family(pred, noise, families=["normal", "laplace"]))
+        family of the noise: laplace (heavy-tailed)
+        <BLANKLINE>
+        family   log-likelihood  behind the best   ECE(z)  shape
+        laplace         -1.6956             best  0.00148      -
+        normal          -1.7586  0.0629 ± 0.0129  0.01246      -
+        <BLANKLINE>
+        mean log-density of held-out errors, in predicted sd; differences with their standard errors
     """
     names = _names(families)
     candidates = {name: CANDIDATES[name] for name in names}
-    errors, row = _errors(pred, target, valid_mask)
+    given = as_observed(target=target, valid_mask=valid_mask)
+    target = given["target"]
+    errors, row = _errors(pred, target, given["valid_mask"])
     fold = fold_numbers(len(target), folds, groups=groups, seed=seed)[row]
     cluster = row if groups is None else group_numbers(groups, len(target))[row]
     for number in range(folds):

@@ -1,6 +1,7 @@
-"""Prediction files in chunks: CSV, Parquet, NPZ and NPY to predictions and targets, and back with repaired columns.
+"""Prediction files in chunks, to predictions and targets, and back with repaired columns.
 
-Detections and their truths are JSON files, of RVC1 and of COCO.
+CSV and JSON lines, also compressed, Parquet, NPZ, NPY and PT. Detections and their truths are JSON files, of RVC1 and
+of COCO.
 """
 
 try:
@@ -20,12 +21,14 @@ from fcal.tables.detection_files import (
     write_coco_results,
     write_rvc1,
 )
+from fcal.tables.json_lines_format import JsonLinesFile, write_json_lines
 from fcal.tables.layout import Columns
 from fcal.tables.numpy_format import ArrayFile, write_npz
 from fcal.tables.parquet_format import ParquetFile, write_parquet
 from fcal.tables.prediction_files import READERS, Chunk, Labels, Predictions, open_predictions, whole
-from fcal.tables.readers import TableError
-from fcal.tables.usual_names import OtherColumnsError
+from fcal.tables.readers import OtherColumnsError, TableError, TableFile
+from fcal.tables.streams import CODECS
+from fcal.tables.torch_format import TensorFile
 from fcal.tables.writers import SUFFIX, WRITERS, read_origin, write_origin, write_repaired
 
 __all__ = [
@@ -54,17 +57,26 @@ __all__ = [
 ]
 
 # A new format is a module with a reader and a writer, and a line in both tables.
-READERS |= {
+_TEXT_READERS: dict[str, type[TableFile]] = {
     ".csv": CsvFile,
     ".tsv": CsvFile,
+    ".jsonl": JsonLinesFile,
+    ".ndjson": JsonLinesFile,
+}
+READERS |= {
+    **_TEXT_READERS,
+    **{suffix + ending: reader for suffix, reader in _TEXT_READERS.items() for ending in CODECS},
     ".parquet": ParquetFile,
     ".pq": ParquetFile,
     ".npz": ArrayFile,
     ".npy": ArrayFile,
+    ".pt": TensorFile,
+    ".pth": TensorFile,
 }
+_TEXT_WRITERS = {".csv": write_csv, ".tsv": write_csv, ".jsonl": write_json_lines, ".ndjson": write_json_lines}
 WRITERS |= {
-    ".csv": write_csv,
-    ".tsv": write_csv,
+    **_TEXT_WRITERS,
+    **{suffix + ending: writer for suffix, writer in _TEXT_WRITERS.items() for ending in CODECS},
     ".parquet": write_parquet,
     ".pq": write_parquet,
     ".npz": write_npz,  # NPY has no column names to write

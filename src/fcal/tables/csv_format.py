@@ -6,6 +6,7 @@ import io
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,6 +27,7 @@ from fcal.tables.readers import (
     shown,
     value_error,
 )
+from fcal.tables.streams import CODECS, open_bytes, open_to_write, suffix_of
 from fcal.tables.writers import Repair, flat
 
 _SAMPLE_BYTES = 1 << 18
@@ -37,17 +39,18 @@ _DECIMAL_POINT = re.compile(r"\s*[+-]?\d*\.\d+([eE][+-]?\d+)?\s*")
 
 
 class CsvFile(TableFile):
-    """Reader of a CSV file in UTF-8; in a ``.tsv`` file tabs separate the values."""
+    """Reader of a CSV file in UTF-8, compressed or not; in a ``.tsv`` file tabs separate the values."""
 
     is_text = True
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        with path.open("rb") as file:
+        with open_bytes(path) as file:
             raw = file.read(_SAMPLE_BYTES)
             is_whole = not file.read(1)
         text = _decoded(path, raw)
         self._header_lines, self.names, self.delimiter = _header(path, text)
+        self._is_compressed = path.suffix.lower() in CODECS
         self.check_names()
         rest = io.StringIO(text, newline=None).readlines()[self._header_lines :]
         if is_whole and not any(line.strip() for line in rest):
@@ -64,19 +67,22 @@ class CsvFile(TableFile):
 
     def _read(self, types: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
         try:
-            with csv.open_csv(
-                self.path,
-                read_options=csv.ReadOptions(
-                    use_threads=False,
-                    block_size=_BLOCK_BYTES,
-                    column_names=self.names,
-                    skip_rows=self._header_lines,
-                ),
-                parse_options=csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True),
-                convert_options=csv.ConvertOptions(
-                    column_types=types, include_columns=list(types), decimal_point=self.decimal
-                ),
-            ) as reader:
+            with (
+                ExitStack() as stack,
+                csv.open_csv(
+                    stack.enter_context(open_bytes(self.path)) if self._is_compressed else self.path,
+                    read_options=csv.ReadOptions(
+                        use_threads=False,
+                        block_size=_BLOCK_BYTES,
+                        column_names=self.names,
+                        skip_rows=self._header_lines,
+                    ),
+                    parse_options=csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True),
+                    convert_options=csv.ConvertOptions(
+                        column_types=types, include_columns=list(types), decimal_point=self.decimal
+                    ),
+                ) as reader,
+            ):
                 yield from reader
         except OSError as error:
             raise file_error(self.path, "a file to read", message_of(error)) from None
@@ -91,7 +97,7 @@ class CsvFile(TableFile):
 
     def _ragged(self) -> TableError | None:
         width = len(self.names)
-        with self.path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        with io.TextIOWrapper(open_bytes(self.path), encoding="utf-8-sig", errors="replace", newline="") as file:
             lines = itertools.islice(file, self._header_lines, None)
             rows = (row for row in python_csv.reader(lines, delimiter=self.delimiter) if row)
             for number, row in enumerate(rows, 1):
@@ -128,10 +134,12 @@ def write_csv(temporary: Path, repair: Repair) -> None:
     """Write a CSV file in UTF-8; the values of a CSV input keep their delimiter and are copied as text."""
     delimiter, decimal = _dialect(repair)
     names = repair.source.tables[0].names
-    with temporary.open("wb") as file:
+    with open_to_write(temporary, repair.out) as file:
+        has_header = False
         for block, columns in repair.chunks:
             new = flat(columns)
-            if file.tell() == 0:
+            if not has_header:
+                has_header = True
                 _write_lines(file, [pa.array([name], pa.large_string()) for name in (*names, *new)], delimiter)
             old = [_old_text(repair, name, block.batch.column(name)) for name in names]
             _write_lines(file, [*old, *(_number_text(value, decimal) for value in new.values())], delimiter)
@@ -187,7 +195,7 @@ def _header(path: Path, text: str) -> tuple[int, tuple[str, ...], str]:
     blank = next((i for i, line in enumerate(lines) if line.strip()), None)
     if blank is None:
         raise file_error(path, "with at least one row", "only empty lines")
-    delimiter = "\t" if path.suffix.lower() == ".tsv" else _delimiter(lines[blank])
+    delimiter = "\t" if suffix_of(path).startswith(".tsv") else _delimiter(lines[blank])
     reader = python_csv.reader(lines[blank:], delimiter=delimiter)
     try:
         names = tuple(name.strip().strip('"').strip() for name in next(reader))
@@ -218,7 +226,7 @@ def _dialect(repair: Repair) -> tuple[str, str]:
         if table.decimal != first.decimal:
             requirement = f"with the decimal point {first.decimal!r} of {first.path.name}"
             raise file_error(table.path, requirement, repr(table.decimal))
-    if repair.out.suffix.lower() == ".tsv":
+    if suffix_of(repair.out).startswith(".tsv"):
         return "\t", first.decimal
     if isinstance(first, CsvFile) and first.delimiter != "\t":
         return first.delimiter, first.decimal

@@ -1,4 +1,4 @@
-"""Layouts of prediction tables: columns of moments, of a covariance matrix, or of quantiles."""
+"""Layouts of prediction tables: columns of moments, of a covariance matrix, of quantiles or of samples."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -11,12 +11,14 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent, MultivariateNormal
 
 from fcal._checks import check_number
-from fcal.distributions import QuantileLaw
+from fcal.distributions import Empirical, QuantileLaw
+from fcal.distributions.empirical import FEWEST_SAMPLES
 from fcal.tables import families
-from fcal.tables.readers import Block, TableFile, file_error, shown
+from fcal.tables.readers import Block, OtherColumnsError, TableError, TableFile, file_error, shown
 
 _SYMMETRY = 1e-4  # largest difference of cov_i_j and cov_j_i, relative to both standard deviations
 _MANY_LEVELS = 7
+_SAMPLES = ("s", "sample", "samples", "draw", "draws")
 _MAX_SINGLE_DIGITS = 10  # up to this dimension `cov_01` is unambiguous
 
 
@@ -57,6 +59,9 @@ class Columns:
         level: Probability of these intervals.
         quantiles: Pattern of quantile columns, in which the star stands for per cent: ``q*`` matches ``q05``,
             ``q2.5`` and ``q50``. By default ``q*`` is tried where there is no standard deviation.
+        samples: Pattern of columns of samples, in which the star stands for their numbers: ``s*`` matches ``s0``,
+            ``s1``, ...; or the name of an array of shape (N, S). By default the usual names are tried where there are
+            no quantiles either.
         target_optional: Whether the targets may be absent; all are missing then.
 
     Example:
@@ -76,6 +81,7 @@ class Columns:
     upper: str | None = None
     level: float = 0.9
     quantiles: str | None = None
+    samples: str | None = None
     target_optional: bool = False
 
     def __post_init__(self) -> None:
@@ -87,13 +93,17 @@ class Columns:
                 raise TypeError(f"expected `{field.name}` a column name, got {value!r}")
         if self.quantiles is not None and self.quantiles.count("*") != 1:
             raise ValueError(f"expected `quantiles` a pattern with one star, as 'q*', got {self.quantiles!r}")
+        if self.samples is not None and self.samples.count("*") > 1:
+            raise ValueError(f"expected `samples` a pattern with one star, as 's*', got {self.samples!r}")
         if isinstance(self.level, int | float) and 1 < self.level < 100:
             raise ValueError(f"expected `level` a probability, got {self.level:g}: did you mean {self.level / 100:g}?")
         check_number("level", self.level, low=1e-6, high=1 - 1e-6)
         if (self.lower is None) != (self.upper is None):
             given, other = ("upper", "lower") if self.lower is None else ("lower", "upper")
             raise ValueError(f"expected `{given}` together with `{other}`, got no {other}")
-        spreads = [name for name in ("variance", "log_variance", "lower", "quantiles") if getattr(self, name)]
+        spreads = [
+            name for name in ("variance", "log_variance", "lower", "quantiles", "samples") if getattr(self, name)
+        ]
         if len(spreads) > 1:
             raise ValueError(f"expected one way to tell the size of error bars, got {' and '.join(spreads)}")
 
@@ -149,7 +159,11 @@ def layout_of(file: TableFile, columns: Columns, family: str) -> Layout:
         levels = {file.require(name): level for name, level in bounds.items()}
         return _quantiles(file, columns, levels, rising="with the lower bound below the upper one")
     if columns.quantiles is not None:
-        return _quantiles(file, columns, _checked_levels(file, columns.quantiles))
+        return _quantiles(
+            file, columns, _checked_levels(file, columns.quantiles), rising=_rising(file, columns.quantiles)
+        )
+    if columns.samples is not None:
+        return _samples(file, columns, _checked_samples(file, columns.samples))
     spread = columns.spread()[1]
     if columns.mean in file.names and spread in file.names:
         return _moments((columns.mean,), (spread,), _target(file, columns), columns, family, scalar=True)
@@ -159,13 +173,31 @@ def layout_of(file: TableFile, columns: Columns, family: str) -> Layout:
     is_default = columns.mean == Columns.mean and spread == Columns.std
     if is_default and has_quantiles(file):
         return _quantiles(file, columns, _checked_levels(file, "q*"))
+    pattern = samples_pattern(file) if is_default else None
+    if pattern is not None:
+        return _samples(file, columns, _checked_samples(file, pattern))
     file.require(columns.mean)
     raise file.missing(spread)
+
+
+def _rising(file: TableFile, pattern: str) -> str:
+    rising = "strictly rising from level to level"
+    return (
+        f"{rising} (samples, in any order, are read by `samples`)"
+        if _are_consecutive(_numbered(file, pattern))
+        else rising
+    )
 
 
 def has_quantiles(file: TableFile) -> bool:
     """Whether a file has columns of quantiles under their usual names, ``q05`` and so on."""
     return bool(_levels(file, "q*"))
+
+
+def samples_pattern(file: TableFile) -> str | None:
+    """Pattern of the columns of samples under their usual names, ``s0``, ``sample_0``, ...; None without them."""
+    found = (f"{name}{sign}*" for name in _SAMPLES for sign in ("", "_"))
+    return next((pattern for pattern in found if len(_numbered(file, pattern)) >= FEWEST_SAMPLES), None)
 
 
 def vector_endings(file: TableFile, columns: Columns) -> tuple[str, ...]:
@@ -301,6 +333,53 @@ def _quantiles(
     return Layout((*names, *target), description, prediction, keeps_family=False)
 
 
+def _samples(file: TableFile, columns: Columns, names: Sequence[str]) -> Layout:
+    """Samples of one target per row."""
+    target = _target(file, columns)
+
+    def prediction(block: Block) -> tuple[Distribution, Tensor]:
+        """The distribution behind the samples of each row."""
+        samples = torch.stack([block.finite(name) for name in names], -1)
+        block.check(names, "that differ within a row, as the spread is not known otherwise", _equal)
+        true_values = block.target(target[0]) if target else samples[:, 0] * torch.nan
+        return Empirical(samples, validate_args=False), true_values
+
+    description = f"{len(names)} samples: {_span(names)}, target {_span(target)}"
+    return Layout((*names, *target), description, prediction, keeps_family=False)
+
+
+def _equal(*samples: Tensor) -> Tensor:
+    rows = torch.stack(samples, -1)
+    return ~(rows.amax(-1) > rows.amin(-1))
+
+
+def _numbered(file: TableFile, pattern: str) -> dict[str, int]:
+    """Columns of a pattern in which the star is a whole number, by these numbers; a name alone is that of an array."""
+    whole = pattern if "*" in pattern else f"{pattern}_*"
+    before, after = map(re.escape, whole.split("*"))
+    matches = ((name, re.fullmatch(before + r"(\d{1,9})" + after, name)) for name in file.names)
+    return dict(sorted(((name, int(match[1])) for name, match in matches if match), key=lambda item: item[1]))
+
+
+def _checked_samples(file: TableFile, pattern: str) -> list[str]:
+    """Columns of samples, in the order of their numbers, which have no gap."""
+    numbers = _numbered(file, pattern)
+    if len(numbers) < FEWEST_SAMPLES:
+        if not numbers:
+            raise _no_columns(file, "samples", pattern if "*" in pattern else f"{pattern}_0")
+        names = ", ".join(map(shown, numbers))
+        remedy = "name mean and std columns, or draw more"
+        raise file_error(file.path, f"with at least {FEWEST_SAMPLES} columns of samples", f"{names}; {remedy}")
+    for (first, number), (second, other) in pairwise(numbers.items()):
+        if other != number + 1:
+            message = f"with samples numbered one after the other, got {shown(second)} after {shown(first)}"
+            if min(numbers.values()) > 0 and max(numbers.values()) < 100 and "*" in pattern:
+                options = {"samples": None, "quantiles": pattern}
+                raise OtherColumnsError(f"expected `{file.path}` {message}: are these quantiles?", options)
+            raise TableError(f"expected `{file.path}` {message}")
+    return list(numbers)
+
+
 def _count_numbered(file: TableFile, prefix: str) -> int:
     """Number of the names ``prefix_0``, ``prefix_1``, ... before the first gap."""
     names = set(file.names)
@@ -339,8 +418,9 @@ def _levels(file: TableFile, pattern: str) -> dict[str, float]:
 def _checked_levels(file: TableFile, pattern: str) -> dict[str, float]:
     """The same, rising and all different."""
     levels = sorted(_levels(file, pattern).items(), key=lambda item: item[1])
+    _check_no_samples(file, pattern)
     if len(levels) < 2:
-        raise file.missing(pattern if levels else pattern.replace("*", "05"))
+        raise _no_columns(file, "quantiles", pattern if levels else pattern.replace("*", "05"))
     if levels[-1][1] <= 1:
         first = ", ".join(shown(name) for name, _ in levels[:3])
         raise file_error(file.path, "with per cent in names of quantiles, as q05 and q97.5", f"fractions: {first}")
@@ -351,6 +431,25 @@ def _checked_levels(file: TableFile, pattern: str) -> dict[str, float]:
         if level == other:
             raise file_error(file.path, "with one column of each quantile", f"{shown(first)} and {shown(second)}")
     return dict(levels)
+
+
+def _no_columns(file: TableFile, role: str, name: str) -> TableError:
+    """The error about a pattern that no column has, with the command that reads what is there."""
+    error, samples = file.missing(name), samples_pattern(file)
+    options = {"quantiles": "q*"} if has_quantiles(file) else {"samples": samples} if samples else {}
+    return OtherColumnsError(str(error), {role: None, **options}) if options else error
+
+
+def _check_no_samples(file: TableFile, pattern: str) -> None:
+    """Refuse columns s0, s1, s2, ... as quantiles."""
+    numbers = _numbered(file, pattern)
+    if len(numbers) >= FEWEST_SAMPLES and _are_consecutive(numbers) and 0 in numbers.values():
+        message = f"with per cent in names of quantiles, got {_span(list(numbers))}: are these samples?"
+        raise OtherColumnsError(f"expected `{file.path}` {message}", {"quantiles": None, "samples": pattern})
+
+
+def _are_consecutive(numbers: Mapping[str, int]) -> bool:
+    return all(other == number + 1 for number, other in pairwise(numbers.values()))
 
 
 def _target(file: TableFile, columns: Columns) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from fcal.tables.writers import Repair, column_types, flat, typed
 
 Values = np.ndarray[Any, Any]
 
-_NPY_COLUMNS = {"mean": 0, "std": 1, "target": 2}
+NPY_COLUMNS = {"mean": 0, "std": 1, "target": 2}
 _NUMBERS, _LABELS = "fiu", "bUSM"
 _MAX_HEADER = 1 << 16
 _DTYPE = re.compile(r"[<>|=]?[biufcmMOSUV]\d{0,9}(\[\w+\])?")
@@ -73,7 +73,7 @@ class ArrayFile(TableFile):
         columns = [
             (name, (member, position))
             for member in self.members
-            for name, position in (member.columns() if self._zipped else _NPY_COLUMNS).items()
+            for name, position in (member.columns() if self._zipped else NPY_COLUMNS).items()
         ]
         self.names = tuple(name for name, _ in columns)
         self.check_names()
@@ -144,9 +144,11 @@ class ArrayFile(TableFile):
         problem = member.problem or (f"dtype {member.dtype}" if member.dtype.kind not in _NUMBERS else None)
         if problem is not None:
             raise file_error(self.path, "an array of numbers of shape (N, 3)", problem)
-        if len(member.shape) != 2 or member.shape[1] != len(_NPY_COLUMNS):
+        if len(member.shape) != 2 or member.shape[1] != len(NPY_COLUMNS):
             shape = f"shape {member.shape}"
-            raise file_error(self.path, "of shape (N, 3): mean, std and target (an NPZ file may have more)", shape)
+            raise file_error(
+                self.path, "of shape (N, 3): mean, std and target (np.savez holds more, as samples)", shape
+            )
         return member
 
     def _member(self, name: str, stream: IO[bytes], size: int) -> Member:
@@ -155,7 +157,7 @@ class ArrayFile(TableFile):
         except _BROKEN_HEADER as error:
             requirement = f"a whole array {shown(name)}" if self._zipped else "a whole NPY file"
             raise file_error(self.path, requirement, message_of(error)) from None
-        member = Member(name, shape, dtype, fortran, stream.tell(), _problem(shape, dtype))
+        member = Member(name, shape, dtype, fortran, stream.tell(), problem_of(shape, dtype))
         missing = member.offset + math.prod(shape) * dtype.itemsize - size
         if missing > 0 and member.problem is None:
             raise file_error(self.path, f"a whole array {shown(name)} of shape {shape}", f"{missing} bytes less")
@@ -263,7 +265,7 @@ def _array_shapes(tables: Sequence[TableFile]) -> dict[str, tuple[list[str], tup
     return {member.name: (list(member.columns()), member.shape[1:]) for member in first.members}
 
 
-def _problem(shape: tuple[int, ...], dtype: np.dtype[Any]) -> str | None:
+def problem_of(shape: tuple[int, ...], dtype: np.dtype[Any]) -> str | None:
     """Why an array cannot be read as columns; None where it can."""
     if dtype.hasobject:
         return "pickled objects, which are never loaded"

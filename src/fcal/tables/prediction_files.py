@@ -22,10 +22,13 @@ from fcal.metrics.state import MAX_GROUPS
 from fcal.tables import families
 from fcal.tables.layout import Columns, Layout, layout_of
 from fcal.tables.readers import Block, TableError, TableFile, file_error, shown
+from fcal.tables.streams import STANDARD_INPUT, kept_standard_input, listed, suffix_of
 from fcal.tables.usual_names import recognised
 
 READERS: dict[str, type[TableFile]] = {}  # by suffix; filled in ``fcal.tables``
+_OF_MANY_THINGS = (".jsonl", ".ndjson", ".pt", ".pth")
 _CHUNK_ROWS = 1 << 18
+_MOST_NUMBERS = 1 << 22  # of a chunk: samples are many columns
 _NO_CLUSTER = ["", "nan", "NaN", "NA", "null", "None"]
 _NO_GROUP = "(none)"  # group of rows whose label is null
 
@@ -138,18 +141,20 @@ def open_predictions(
     family: str = "normal",
     chunk_rows: int = _CHUNK_ROWS,
 ) -> Predictions:
-    r"""Open prediction files: CSV, Parquet, NPZ, or NPY of shape (N, 3).
+    r"""Open prediction files: CSV or JSON lines (also .gz or .zst), Parquet, NPZ, PT, or NPY of shape (N, 3).
 
     The columns determine the layout: ``mean``, ``std``, ``target``; several outputs as ``mean_0``, ``std_0``,
     ``target_0``, ``mean_1``, ...; with a covariance as ``cov_0_0``, ``cov_1_0``, ... instead of ``std_0``; or quantiles
-    as ``q05``, ``q50``, ``q97.5`` (the number is per cent) with ``target``. An NPZ array of shape ``(N, D)`` called
+    as ``q05``, ``q50``, ``q97.5`` (the number is per cent) with ``target``; or samples as ``s0``, ``s1``, ... with
+    ``target`` (see :class:`fcal.distributions.Empirical`). An NPZ array of shape ``(N, D)`` called
     ``mean`` is read as ``mean_0``, ``mean_1``, ... Outputs may have other endings, as in ``mean_x``, ``std_x``.
 
     Default names that a file does not have are replaced by usual ones that it has: ``mu``, ``sigma``, ``y``;
     ``y_pred``, ``y_std``, ``y_true``; ``prediction``, ``variance``, ``label``; and so on.
 
     Args:
-        path: A file, a folder, a pattern such as ``predictions/*.parquet``, or several of these.
+        path: A file, a folder, a pattern such as ``predictions/*.parquet``, or several of these; ``-`` is standard
+            input, CSV or JSON lines.
         columns: Names of the columns; ``mean``, ``std`` and ``target`` by default.
         family: Family of the predictions, one of ``fcal.tables.families.names()``.
         chunk_rows: Largest number of rows in memory.
@@ -175,36 +180,41 @@ def open_predictions(
     if not paths or any(not os.fspath(name) for name in paths):
         raise TableError("expected `path` a file, a folder or a pattern of files, got an empty name")
     files = [file for name in paths for file in _find_files(Path(name))]
-    tables = [READERS[file.suffix.lower()](file) for file in files]
+    tables = [READERS[suffix_of(file)](file) for file in files]
     columns = recognised(tables[0], columns)
     layout = layout_of(tables[0], columns, family)
     for table in tables[1:]:
         _check_same_columns(tables[0], table)
+    rows = max(min(rows, _MOST_NUMBERS // len(layout.numbers)), 1)
     return Predictions(tables, columns, layout, rows, family)
 
 
 def _find_files(location: Path) -> list[Path]:
     """The file, all files of known suffixes in a folder, or those that match a pattern; sorted by name.
 
-    Files whose names begin with a dot or an underscore are left out, as are sub-folders (unless a pattern has ``**``).
+    Files whose names begin with a dot or an underscore are left out, as are sub-folders (unless a pattern has ``**``),
+    and in a folder with other prediction files JSON lines and tensors, which may be logs and checkpoints.
     """
-    suffixes = ", ".join(READERS)
+    if str(location) == STANDARD_INPUT:
+        return [kept_standard_input()]
+    suffixes = listed(READERS)
     if location.is_dir():
         candidates, requirement = list(location.iterdir()), f"a folder of prediction files ({suffixes})"
     elif location.exists():
-        if location.suffix.lower() not in READERS:
-            raise file_error(location, f"with one of the suffixes {suffixes}", repr(location.suffix))
+        if suffix_of(location) not in READERS:
+            raise file_error(location, f"with one of the suffixes {suffixes}", repr(suffix_of(location)))
         return [location]
     elif glob.has_magic(str(location)):
         matches = glob.glob(str(location), recursive=True)  # noqa: PTH207 - Path.glob takes no absolute patterns
         candidates, requirement = list(map(Path, matches)), f"to match files ({suffixes})"
     else:
         raise file_error(location, "a file, a folder or a pattern of files", "nothing of that name")
-    known = (path for path in candidates if path.suffix.lower() in READERS and not path.name.startswith((".", "_")))
+    known = (path for path in candidates if suffix_of(path) in READERS and not path.name.startswith((".", "_")))
     files = sorted(path for path in known if path.is_file())
     if not files:
         raise file_error(location, requirement, "none")
-    return files
+    of_predictions = [path for path in files if not suffix_of(path).startswith(_OF_MANY_THINGS)]
+    return of_predictions if location.is_dir() and of_predictions else files
 
 
 def _check_same_columns(first: TableFile, other: TableFile) -> None:

@@ -9,7 +9,7 @@ import math
 import stat
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,20 @@ class TableError(ValueError):
 
     Data rows count from 1 in each file; the header and empty lines do not count.
     """
+
+
+class OtherColumnsError(TableError):
+    """A file that can be read with other names of columns.
+
+    Attributes:
+        options: Names of columns by role that read it; None for a role that has to go.
+    """
+
+    options: Mapping[str, str | None]
+
+    def __init__(self, message: str, options: Mapping[str, str | None]) -> None:
+        super().__init__(message)
+        self.options = dict(options)
 
 
 def shown(value: Any) -> str:

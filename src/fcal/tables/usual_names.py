@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from fcal.tables.layout import Columns, has_quantiles, vector_endings
-from fcal.tables.readers import TableError, TableFile, shown
+from fcal.tables.layout import Columns, has_quantiles, samples_pattern, vector_endings
+from fcal.tables.readers import OtherColumnsError, TableFile, shown
 
 # Lower case, without the signs between words: `Pred_Mean`, `pred mean` and `predMean` are all "predmean".
 _USUAL: Mapping[str, tuple[str, ...]] = {
@@ -31,20 +31,6 @@ _USUAL: Mapping[str, tuple[str, ...]] = {
 _SPREADS = ("std", "variance", "log_variance")
 
 
-class OtherColumnsError(TableError):
-    """A file that can be read with other names of columns.
-
-    Attributes:
-        options: Names of columns by role that read it; None for a role that has to go.
-    """
-
-    options: Mapping[str, str | None]
-
-    def __init__(self, message: str, options: Mapping[str, str | None]) -> None:
-        super().__init__(message)
-        self.options = dict(options)
-
-
 def recognised(file: TableFile, columns: Columns) -> Columns:
     """Columns with the names that a file has in place of default names that it does not have.
 
@@ -60,11 +46,15 @@ def recognised(file: TableFile, columns: Columns) -> Columns:
     if vector_endings(file, columns):
         return columns
     own = _with_target(file, columns)
-    if own.quantiles is not None or own.lower is not None:
+    if own.quantiles is not None or own.samples is not None or own.lower is not None:
         return own
     is_default = own.mean == Columns.mean and own.std == Columns.std and not own.variance and not own.log_variance
-    if is_default and has_quantiles(file) and not _candidates(file, "mean", own):
-        return own
+    if is_default and not _candidates(file, "mean", own):
+        if has_quantiles(file):
+            return own
+        pattern = samples_pattern(file)
+        if pattern is not None:
+            return replace(own, samples=pattern)
     named = replace(own, mean=_single(file, "mean", own) or own.mean)
     if own.std != Columns.std or own.variance or own.log_variance or _has(file, own.std):
         return named

@@ -19,6 +19,7 @@ from fcal.distributions import quantile
 from fcal.tables.layout import Columns
 from fcal.tables.prediction_files import READERS, Predictions
 from fcal.tables.readers import Block, TableError, fails, file_error, message_of, numbers_of_text, shown
+from fcal.tables.streams import listed, suffix_of
 
 _QUANTILES = "0.1 0.5 01 2.5 05 10 16 25 40 50 60 75 84 90 95 97.5 99 99.5 99.9"  # per cent, as in column names
 SUFFIX = "_recalibrated"
@@ -153,7 +154,7 @@ def write_repaired(
                 advance(block.batch.num_rows)
 
     with atomic_path(target) as temporary:
-        WRITERS[target.suffix.lower()](temporary, Repair(target, source, chunks()))
+        WRITERS[suffix_of(target)](temporary, Repair(target, source, chunks()))
     return rows
 
 
@@ -190,10 +191,10 @@ def check_out(out: Path) -> None:
     Raises:
         TableError: Its format is not known or has no column names, or it is a folder.
     """
-    suffix = out.suffix.lower()
+    suffix = suffix_of(out)
     if suffix not in WRITERS:
-        reason = ", which has no names of columns" if suffix in READERS else ""
-        raise file_error(out, f"with one of the suffixes {', '.join(WRITERS)}", f"{out.suffix!r}{reason}")
+        reason = ", which has no names of columns" if suffix == ".npy" else ", which is only read" * (suffix in READERS)
+        raise file_error(out, f"with one of the suffixes {listed(WRITERS)}", f"{suffix!r}{reason}")
     if out.is_dir():
         raise file_error(out, "a file to write", "a folder")
 

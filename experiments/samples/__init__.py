@@ -1,0 +1,1 @@
+"""How honest the law behind few samples is."""
