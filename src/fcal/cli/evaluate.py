@@ -24,7 +24,7 @@ from fcal.metrics.report_text import GROUP_HEADINGS, NUMBER_HEADINGS, group_rows
 from fcal.metrics.state import Grid, State, empty_state
 from fcal.tables import SUFFIX, Chunk, Columns, Predictions, open_predictions, read_origin
 
-_CHUNK_ROWS = 1 << 20
+CHUNK_ROWS = 1 << 20
 MIN_TARGETS = 2
 _PAGES = (".html", ".htm")
 _MAX_NAME = 200  # characters; temporary files and notes have longer names, and file systems allow 255
@@ -41,9 +41,9 @@ def run(arguments: Namespace, words: list[str]) -> int:
 
         return run_detections(arguments, words)
     if arguments.out is not None:
-        _check_page(Path(arguments.out))
+        check_page(Path(arguments.out))
     source = open_predictions(
-        arguments.path, columns=columns_of(arguments), family=arguments.family, chunk_rows=_CHUNK_ROWS
+        arguments.path, columns=columns_of(arguments), family=arguments.family, chunk_rows=CHUNK_ROWS
     )
     command = f"fcal {shlex.join(words)}"
     report, missing = _evaluate(source, arguments)
@@ -52,7 +52,7 @@ def run(arguments: Namespace, words: list[str]) -> int:
         from fcal.reports.calibration import calibration_page
         from fcal.reports.page import write_html
 
-        write_html(arguments.out, calibration_page(report, source=_names(source), command=command))
+        write_html(arguments.out, calibration_page(report, source=name_of(source), command=command))
     if arguments.json:
         head = {"source": source.describe(), "command": command, "versions": provenance(), "missing": missing}
         print_json({**head, **report.as_dict()})
@@ -61,11 +61,11 @@ def run(arguments: Namespace, words: list[str]) -> int:
         _print_report(report, source.describe(), page=arguments.out, order=order)
         if missing:
             report_console().print(Text(f"{missing:,} of {missing + report.n:,} targets are missing and do not count"))
-        report_console().print(_plain(f"next: {next_step(report, arguments)}", style="bold"))
+        report_console().print(plain_text(f"next: {next_step(report, arguments)}", style="bold"))
     return 0
 
 
-def _check_page(out: Path) -> None:
+def check_page(out: Path) -> None:
     """Reject a page that cannot be written, before the work."""
     if out.suffix.lower() not in _PAGES:
         raise ValueError(f"expected `--out` a name that ends in .html, got {out}")
@@ -133,7 +133,7 @@ def _evaluate(source: Predictions, arguments: Namespace) -> tuple[Report, int]:
     counted = int(state.n.sum())
     if counted < MIN_TARGETS:
         raise ValueError(
-            f"expected `{_names(source)}` with at least {MIN_TARGETS} rows that have a target, got {counted}"
+            f"expected `{name_of(source)}` with at least {MIN_TARGETS} rows that have a target, got {counted}"
         )
     report = report_from_state(state, grid, tolerance=tolerance, fitted_on=fingerprints, group_names=names)
     return report, missing
@@ -152,7 +152,8 @@ def _groups(chunk: Chunk, source: Predictions, arguments: Namespace) -> tuple[Te
     return (None, None) if chunk.group is None else (chunk.group.codes, list(chunk.group.names))
 
 
-def _names(source: Predictions) -> str:
+def name_of(source: Predictions) -> str:
+    """Name of the file, or of the first of several."""
     first = source.files[0].name
     return first if len(source.files) == 1 else f"{first} and {len(source.files) - 1} more"
 
@@ -176,17 +177,17 @@ def _fitted_on(source: Predictions) -> frozenset[str]:
 def _print_report(report: Report, source: str, *, page: str | None, order: str) -> None:
     """Print verdict, numbers and groups of a report."""
     console = report_console()
-    console.print(_plain(source, style="dim"))
+    console.print(plain_text(source, style="dim"))
     console.print(Text.assemble((report.word, _colour(report)), ": ", report.reason))
     for warning in report.warnings:
-        console.print(_plain(f"warning: {warning}", style="yellow"))
+        console.print(plain_text(f"warning: {warning}", style="yellow"))
     console.print(_numbers(report))
     console.print(Text(score_line(report)))
     if report.groups:
         console.print(_group_table(report.groups, order))
     console.print(Text(f"{report.n:,} scalars; {report.assumption}; smooth test of N(0, 1): p = {report.p_value:.3g}"))
     if page is not None:
-        console.print(_plain(f"page: {page}"))
+        console.print(plain_text(f"page: {page}"))
 
 
 def next_step(report: Report, arguments: Namespace) -> str:
@@ -242,7 +243,7 @@ def _group_table(groups: Mapping[str, Report], order: str) -> Table:
         column.no_wrap = True
     listed = dict(shown[:_MOST_GROUPS])
     for (name, count, word, *rest), report in zip(group_rows(listed), listed.values(), strict=True):
-        table.add_row(_plain(name[:_LONGEST_GROUP]), count, Text(word, style=_colour(report)), *rest)
+        table.add_row(plain_text(name[:_LONGEST_GROUP]), count, Text(word, style=_colour(report)), *rest)
     return table
 
 
@@ -259,6 +260,6 @@ def _colour(report: Report) -> str:
     return "bold green" if report.conclusive else "yellow"
 
 
-def _plain(text: str, style: str = "") -> Text:
+def plain_text(text: str, style: str = "") -> Text:
     """Text from a file, in which nothing is markup."""
     return Text(printable(text), style=style)

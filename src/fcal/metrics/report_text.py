@@ -62,11 +62,11 @@ NUMBER_HEADINGS = ("", "value", "calibrated model", "95 % below")
 def as_text(report: "Report") -> str:
     """Verdict, numbers, scores and groups as lines of text."""
     parts = [f"{report.word}: {report.reason}", *(f"warning: {warning}" for warning in report.warnings), ""]
-    parts += _aligned([NUMBER_HEADINGS, *number_rows(report)])
+    parts += aligned([NUMBER_HEADINGS, *number_rows(report)])
     parts += ["", score_line(report), f"n = {report.n:,}, S = {report.bins}, K = {report.df}; {report.assumption}"]
     if report.groups:
         shown = group_rows(dict(list(report.groups.items())[:_MOST_GROUPS]))
-        parts += ["", *_aligned([GROUP_HEADINGS, *shown])]
+        parts += ["", *aligned([GROUP_HEADINGS, *shown])]
         left_out = len(report.groups) - len(shown)
         parts += [f"and {left_out} more groups: report.groups has all"] if left_out else []
     return "\n".join(parts)
@@ -74,9 +74,9 @@ def as_text(report: "Report") -> str:
 
 def as_html(report: "Report") -> str:
     """The same as an HTML fragment, in which nothing of the data is markup."""
-    rows = [_html_table(NUMBER_HEADINGS, number_rows(report))]
+    rows = [html_table(NUMBER_HEADINGS, number_rows(report))]
     if report.groups:
-        rows.append(_html_table(GROUP_HEADINGS, group_rows(report.groups)))
+        rows.append(html_table(GROUP_HEADINGS, group_rows(report.groups)))
     warnings = "".join(f"<p>warning: {escape(warning)}</p>" for warning in report.warnings)
     head = f"<p><b>{escape(report.word)}</b>: {escape(report.reason)}</p>{warnings}"
     return f"<div>{head}{rows[0]}<p>{escape(score_line(report))}</p>{''.join(rows[1:])}</div>"
@@ -100,7 +100,7 @@ def _record(name: str, report: "Report") -> dict[str, Any]:
     return record | {f"coverage_{level}": share for level, share in report.coverage.items()}
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """Rows as lines, the first column to the left and the others to the right."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = []
@@ -110,7 +110,8 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     return lines
 
 
-def _html_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def html_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of escaped text."""
     head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
     body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

@@ -69,20 +69,12 @@ class Summary:
             self.z, grid.z_edges, grid.df, mean_square=None if self.out_of_reach() else self.means["z_sq"]
         )
         self.pit_shares = self.pit.reshape(grid.bins, -1).sum(1) / self.n
-        self.q_shares = self._shares_of_q()
+        self.q_shares = shares_of_q(self.pit, self.q_values, self.q_below, grid)
         self.shift = self.means["z"]
         self.scale = math.sqrt(max(self.means["z_sq"] - self.shift**2, 0.0))
         self.shape = _normal_gap(self.z_cdf, (grid.z_edges - self.shift) / self.scale) if self.scale > 0 else 0.0
         self.raw_gap = _normal_gap(self.z_cdf, grid.z_edges)
         self.coverage_gap = max(abs(share - level) for share, level in zip(self.coverage, LEVELS, strict=True))
-
-    def _shares_of_q(self) -> Array:
-        """Shares of q in equal-probability bins; those of a single square are central intervals of z."""
-        if self.grid.df > 1:
-            return shares_between(chi2_edges(self.grid.df, self.grid.bins), self.q_values, self.q_below)
-        lower, upper = np.split(self.pit, 2)
-        shares: Array = (lower[::-1] + upper).reshape(self.grid.bins, -1).sum(1) / self.n
-        return shares
 
     def mean(self, name: str) -> float | None:
         """A mean, or None where the prediction does not have it."""
@@ -154,6 +146,16 @@ class Summary:
         return column
 
 
+def shares_of_q(pit: Array, q_values: Array, q_below: Array, grid: Grid) -> Array:
+    """Shares of q in equal-probability bins; those of a single square are central intervals of z. Shape (..., S)."""
+    if grid.df > 1:
+        return shares_between(chi2_edges(grid.df, grid.bins), q_values, q_below)
+    lower, upper = np.split(pit, 2, axis=-1)
+    folded = (lower[..., ::-1] + upper).reshape(*pit.shape[:-1], grid.bins, -1).sum(-1)
+    shares: Array = folded / pit.sum(-1, keepdims=True)
+    return shares
+
+
 def _array(field: torch.Tensor) -> Array:
     values: Array = field[0].cpu().numpy().astype(np.float64)
     return values
@@ -186,7 +188,7 @@ def normal_cdf(z: Array) -> Array:
 
 
 @lru_cache(maxsize=4096)
-def _student_limit(df: int, tests: int) -> float:
+def student_limit(df: int, tests: int) -> float:
     """Two-sided critical value of each of several tests at a joint level of 5 %."""
     tail = torch.tensor(_ALPHA / (2 * tests), dtype=torch.float64)
     if df < _FEW:
@@ -202,7 +204,7 @@ def _student_limit(df: int, tests: int) -> float:
 def intervals(summary: Summary, tests: int) -> tuple[Interval, Interval]:
     """Confidence intervals of the sd of z (symmetric in its logarithm) and of its mean, of several at a joint 95 %."""
     units = summary.n if summary.clusters is None else len(summary.clusters)
-    limit = _student_limit(max(units - 1, 1), tests)
+    limit = student_limit(max(units - 1, 1), tests)
     scale, shift = summary.scale, summary.shift
     half = limit * math.sqrt(summary.variance_of_shift())
     widening = limit * math.sqrt(summary.variance_of_square()) / (2 * scale**2) if scale > 0 else 0.0

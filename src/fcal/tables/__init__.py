@@ -25,6 +25,7 @@ from fcal.tables.numpy_format import ArrayFile, write_npz
 from fcal.tables.parquet_format import ParquetFile, write_parquet
 from fcal.tables.prediction_files import READERS, Chunk, Labels, Predictions, open_predictions, whole
 from fcal.tables.readers import TableError
+from fcal.tables.same_rows import side_by_side
 from fcal.tables.usual_names import OtherColumnsError
 from fcal.tables.writers import SUFFIX, WRITERS, read_origin, write_origin, write_repaired
 
@@ -46,6 +47,7 @@ __all__ = [
     "read_coco_truths",
     "read_origin",
     "read_rvc1",
+    "side_by_side",
     "whole",
     "write_coco_results",
     "write_origin",
