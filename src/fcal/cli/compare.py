@@ -15,7 +15,15 @@ from fcal._progress import ProgressBar
 from fcal.cli.commands import print_json, say
 from fcal.cli.consoles import report_console
 from fcal.cli.evaluate import CHUNK_ROWS, MIN_TARGETS, check_page, columns_of, name_of, plain_text
-from fcal.metrics.comparison import DIFFERENCE_HEADINGS, LEGEND, SCORES, Comparison, comparison_of, difference_rows, score_rows
+from fcal.metrics.comparison import (
+    DIFFERENCE_HEADINGS,
+    LEGEND,
+    SCORES,
+    Comparison,
+    comparison_of,
+    difference_rows,
+    score_rows,
+)
 from fcal.metrics.paired_scores import PairedScores
 from fcal.metrics.state import Grid
 from fcal.tables import Predictions, open_predictions, side_by_side

@@ -20,7 +20,7 @@ from fcal.cli.consoles import report_console
 from fcal.metrics import Report, sigma_groups
 from fcal.metrics.accumulation import accumulate
 from fcal.metrics.report_from_state import report_from_state
-from fcal.metrics.report_text import GROUP_HEADINGS, NUMBER_HEADINGS, group_rows, number_rows, score_line
+from fcal.metrics.report_text import GROUP_HEADINGS, NUMBER_HEADINGS, group_rows, legend, number_rows, score_line
 from fcal.metrics.state import Grid, State, empty_state
 from fcal.tables import SUFFIX, Chunk, Columns, Predictions, open_predictions, read_origin
 
@@ -61,6 +61,10 @@ def run(arguments: Namespace, words: list[str]) -> int:
         _print_report(report, source.describe(), page=arguments.out, order=order)
         if missing:
             report_console().print(Text(f"{missing:,} of {missing + report.n:,} targets are missing and do not count"))
+        repaired = repaired_options(source)
+        if repaired is not None:
+            check = shlex.join(["fcal", "evaluate", *arguments.path, *repaired])
+            report_console().print(plain_text(f"these are the predictions before a repair; after it: {check}"))
         report_console().print(plain_text(f"next: {next_step(report, arguments)}", style="bold"))
     return 0
 
@@ -182,6 +186,8 @@ def _print_report(report: Report, source: str, *, page: str | None, order: str) 
     for warning in report.warnings:
         console.print(plain_text(f"warning: {warning}", style="yellow"))
     console.print(_numbers(report))
+    for line in legend(report):
+        console.print(Text(line, style="dim"))
     console.print(Text(score_line(report)))
     if report.groups:
         console.print(_group_table(report.groups, order))
@@ -190,31 +196,66 @@ def _print_report(report: Report, source: str, *, page: str | None, order: str) 
         console.print(plain_text(f"page: {page}"))
 
 
+def repaired_options(source: Predictions) -> list[str] | None:
+    """Options that read the repaired columns of a file that has some; None if it has none, or they are in use."""
+    columns, names = source.columns, source.tables[0].names
+    if columns.mean.endswith(SUFFIX) or (columns.quantiles or "").endswith(SUFFIX):
+        return None
+    target = ["--target", columns.target] if columns.target != Columns.target else []
+    if f"q50{SUFFIX}" in names:
+        return ["--quantiles", f"q*{SUFFIX}", *target]
+    mean, std = columns.mean + SUFFIX, columns.std + SUFFIX
+    if any(mean + ending in names and std + ending in names for ending in ("", "_0")):
+        return ["--mean", mean, "--std", std, *target]
+    return None
+
+
 def next_step(report: Report, arguments: Namespace) -> str:
     """What to do about a verdict, as a sentence with the command to type."""
+    step = _step_of_verdict(report, arguments)
+    if report.wild is None:
+        return step
+    which = "look at the wild row" if report.wild.count == 1 else f"look at the {report.wild.count:,} wild rows"
+    first = f"{which} first (largest |target - mean| / std: a wrong unit, a broken label?), which no repair helps"
+    return first if report.verdict == "calibrated" and report.conclusive else f"{first}; then {step}"
+
+
+def _step_of_verdict(report: Report, arguments: Namespace) -> str:
     guide = "docs/recalibration.md"
+    by_group = arguments.group if groups_differ(report) else None
+    method = ["--method", "isotonic"] if report.verdict == "biased" else []
+    group = [] if by_group is None else ["--group", by_group]
+    files = ["--fit", "HELD_OUT.csv", "--apply", arguments.path[0], "--out", "repaired.csv"]
+    command = f"fcal {shlex.join(['recalibrate', *method, *files, *group, *_column_options(arguments)])}"
+    learnt = f"by rows that the model was not trained on ({guide})"
     if report.verdict != "calibrated":
-        method = ["--method", "isotonic"] if report.verdict == "biased" else []
-        repair = [
-            "recalibrate",
-            *method,
-            "--fit",
-            "HELD_OUT.csv",
-            "--apply",
-            arguments.path[0],
-            "--out",
-            "repaired.csv",
-        ]
-        command = f"fcal {shlex.join([*repair, *_column_options(arguments)])}"
-        return f"{command} repairs it by rows that the model was not trained on ({guide})"
+        return f"{command} repairs {'it' if by_group is None else 'each group, as they differ,'} {learnt}"
     if not report.conclusive:
         return f"more rows: {report.n:,} cannot tell error bars that are right from those that are a little wrong"
-    off = [name for name, group in report.groups.items() if group.verdict != "calibrated"]
+    off = [name for name, own in report.groups.items() if own.verdict != "calibrated"]
     if off:
         names = ", ".join(name[:_LONGEST_GROUP] or "(empty)" for name in off[:_MOST_NAMED])
         more = f" and {len(off) - _MOST_NAMED} more" if len(off) > _MOST_NAMED else ""
-        return f"all rows together are right, but not {names}{more}: repair these groups by themselves ({guide})"
+        repair = (
+            f"repair these groups by themselves ({guide})" if by_group is None else f"{command} repairs groups {learnt}"
+        )
+        return f"all rows together are right, but not {names}{more}: {repair}"
+    if report.sizes_are_off(arguments.tolerance) and not arguments.by_sigma:
+        look = shlex.join(["fcal", "evaluate", *arguments.path, *_column_options(arguments), "--by-sigma"])
+        return (
+            f"{look} shows which error bars; recalibrate --method power repairs sizes that are spread wrongly ({guide})"
+        )
     return "nothing to repair; use the error bars"
+
+
+def groups_differ(report: Report) -> bool:
+    """Whether the scales, or the shifts, of some groups are apart by more than their intervals, which are corrected."""
+    known = [group for group in report.groups.values() if math.isfinite(group.scale.high)]
+    for name in ("scale", "shift"):
+        ends = [getattr(group, name) for group in known]
+        if ends and max(end.low for end in ends) > min(end.high for end in ends):
+            return True
+    return False
 
 
 def _column_options(arguments: Namespace) -> list[str]:
@@ -257,7 +298,7 @@ def _badness(item: tuple[str, Report]) -> tuple[bool, float]:
 def _colour(report: Report) -> str:
     if report.verdict != "calibrated":
         return "bold red"
-    return "bold green" if report.conclusive else "yellow"
+    return "bold green" if report.conclusive and report.wild is None else "yellow"
 
 
 def plain_text(text: str, style: str = "") -> Text:

@@ -40,7 +40,7 @@ LEGEND = (
     "central 50 % intervals. width: mean width of 90 % intervals. sharpness: root mean square of the predicted sd."
 )
 _FEWER_ROWS = 1 << 18  # scalars that are scored at a time
-_FEWEST_UNITS = 30  # rows or clusters that an interval takes to be trusted
+_FEWEST_UNITS = 100  # rows or clusters that an interval takes to be trusted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,9 @@ class Comparison:
     @property
     def assumption(self) -> str:
         """What the intervals assume, and how many there are."""
-        units = f"{self.rows:,} independent rows" if self.clusters is None else f"{self.clusters:,} independent clusters"
+        units = (
+            f"{self.rows:,} independent rows" if self.clusters is None else f"{self.clusters:,} independent clusters"
+        )
         pairs = "" if len(self.differences) == 1 else f" ({len(self.differences)} pairs: not adjusted for their number)"
         few = self.rows if self.clusters is None else self.clusters
         doubt = f"; {_FEWEST_UNITS} are needed to trust them" if few < _FEWEST_UNITS else ""
@@ -93,7 +95,11 @@ class Comparison:
         """Sentences, scores and differences, as tables of text."""
         parts = [*self.sentences, "", *aligned([("", *SCORES.values()), *score_rows(self)])]
         for name in self.differences:
-            parts += ["", f"{name} less {self.reference}", *aligned([DIFFERENCE_HEADINGS, *difference_rows(self, name)])]
+            parts += [
+                "",
+                f"{name} less {self.reference}",
+                *aligned([DIFFERENCE_HEADINGS, *difference_rows(self, name)]),
+            ]
         return "\n".join([*parts, "", self.assumption, LEGEND])
 
     def _repr_html_(self) -> str:
@@ -233,7 +239,9 @@ def comparison_of(scores: PairedScores, names: Sequence[str]) -> Comparison:
     reports = {
         name: report_from_state(state.whole(), scores.grid) for name, state in zip(names, scores.states, strict=True)
     }
-    floors = {name: {"ece_z": own.ece_z_floor.expected, "ece_q": own.ece_q_floor.expected} for name, own in reports.items()}
+    floors = {
+        name: {"ece_z": own.ece_z_floor.expected, "ece_q": own.ece_q_floor.expected} for name, own in reports.items()
+    }
     values: dict[str, dict[str, float | None]] = {}
     differences: dict[str, dict[str, Interval]] = {}
     for index, name in enumerate(names):
@@ -312,7 +320,8 @@ def _sentence(comparison: Comparison, name: str) -> str:
     said = [_clause(name, score, gaps[score]) for score in ("nll", "crps", "rmse") if score in gaps]
     text = "; ".join(said)
     own, other = comparison.scores[name], comparison.scores[first]
-    held = f"hold {shown('coverage_0.9', own['coverage_0.9'])} of targets, those of {first} {shown('coverage_0.9', other['coverage_0.9'])}"
+    shares = [shown("coverage_0.9", scores["coverage_0.9"]) for scores in (own, other)]
+    held = f"hold {shares[0]} of targets, those of {first} {shares[1]}"
     width, reference_width = own[WIDTH], other[WIDTH]
     size = ""
     if width is not None and reference_width:

@@ -82,7 +82,7 @@ class PairedScores:
     def _scored(self, state: State, selection: Selection, row: Tensor, cluster: Tensor | None) -> Array:
         """Scores of every element, which are counted too. Shape ``(elements, 1 + terms)``, the first its scalars."""
         block = (self.rows + row if cluster is None else cluster_buckets(cluster)[0]) % _BLOCKS
-        found = [np.zeros((0, 1 + len(_TERMS)))]
+        found: list[Array] = [np.zeros((0, 1 + len(_TERMS)))]
         for chunk, group, own_cluster in chunks(selection.observation, (block, cluster)):
             if chunk.target.numel():
                 scored = score_chunk(chunk)
@@ -348,5 +348,3 @@ def _jackknife_error(values: Array, sizes: Array) -> tuple[float, int]:
     centre = blocks * values[0] - ((1 - 1 / ratio) * left).sum()
     pseudo = ratio * values[0] - (ratio - 1) * left
     return math.sqrt(float(((pseudo - centre) ** 2 / (ratio - 1)).mean())), blocks
-
-

@@ -1,6 +1,7 @@
 """Statistics of one group: means, distributions of z and q, sampling variances, intervals, tests and the verdict."""
 
 import math
+from collections.abc import Mapping
 from functools import lru_cache
 
 import numpy as np
@@ -9,7 +10,7 @@ from torch.distributions import FisherSnedecor, StudentT
 
 from fcal.distributions import log_survival, normal_quantile, quantile
 from fcal.metrics.calibration_errors import chi2_edges, distribution_of_q, shares_between
-from fcal.metrics.report import LEVELS, Interval
+from fcal.metrics.report import LEVELS, Interval, WildValues
 from fcal.metrics.state import CLUSTER_SUMS, CLUSTERS, SUMS, Array, Grid, State, fingerprint_text
 
 MANY_OUT_OF_REACH = 0.01  # share of residuals that makes numbers doubtful
@@ -17,6 +18,9 @@ NORMAL_KURTOSIS = 3.0
 _ENOUGH_FOR_TIES = 100
 _PRIOR_ROWS = 30  # normal residuals that the fourth moment of few residuals is shrunk towards
 _SKEWED = 0.5
+_WILD = 10.0  # standard deviations
+_WILD_SHARE, _FEW_WILD = 0.005, 3  # of residuals that may be wild; or this many, of few
+_QUARTILES = 1.3489795003921634  # distance of the quartiles of the standard normal distribution
 _ALPHA = 0.05
 _MAX_LOG_WIDTH = 100.0  # a wider interval of the logarithm is no information
 _QUESTIONS = 3  # scale, shift, shape
@@ -37,16 +41,19 @@ class Summary:
         rows: Number of predictions, fewer than ``n`` where they are vectors.
         means: Mean of each of ``SUMS``.
         coverage: Share of targets in the central region of each level.
+        wild: Residuals far beyond all others; what follows from z without them is marked by a star.
+        counted: Number of residuals that are not wild.
         clusters: Sums per non-empty cluster, see ``CLUSTER_SUMS``; None where rows are independent.
         pit_cdf: CDF of the PIT at the edges of its bins.
         z_cdf: CDF of z at ``grid.z_edges``.
         q_values: Rising values of q; ``q_below`` is its CDF there.
         pit_shares: Share of the PIT in each of the S equal-probability bins; ``q_shares`` likewise.
-        shift: Mean of z.
-        scale: Standard deviation of z.
-        shape: Largest gap between the CDF of z and the normal CDF with its mean and sd.
-        raw_gap: Largest gap between the CDF of z and that of N(0, 1).
-        coverage_gap: Largest gap between the levels of central regions and their coverage.
+        moments: Means of powers of z *.
+        shift: Mean of z *.
+        scale: Standard deviation of z *.
+        shape: Largest gap between the CDF of z and the normal CDF with its mean and sd *.
+        raw_gap: Largest gap between the CDF of z and that of N(0, 1) *.
+        coverage_gap: Largest gap between the levels of central regions and their coverage *.
     """
 
     def __init__(self, state: State, grid: Grid) -> None:
@@ -70,11 +77,19 @@ class Summary:
         )
         self.pit_shares = self.pit.reshape(grid.bins, -1).sum(1) / self.n
         self.q_shares = shares_of_q(self.pit, self.q_values, self.q_below, grid)
-        self.shift = self.means["z"]
-        self.scale = math.sqrt(max(self.means["z_sq"] - self.shift**2, 0.0))
-        self.shape = _normal_gap(self.z_cdf, (grid.z_edges - self.shift) / self.scale) if self.scale > 0 else 0.0
-        self.raw_gap = _normal_gap(self.z_cdf, grid.z_edges)
-        self.coverage_gap = max(abs(share - level) for share, level in zip(self.coverage, LEVELS, strict=True))
+        self.moments = {name: self.means[name] for name in ("z", "z_sq", "z_cu", "z_qu")}
+        self.counted, cdf = self.n, self.z_cdf
+        self.wild, usual = wild_values(self.z, grid.z_edges, self.n, self.means)
+        if self.wild is not None:
+            self.counted = self.n - self.wild.count
+            self.moments, cdf = _moments_of(usual, grid.z_edges), usual.cumsum() / self.counted
+            cdf = np.concatenate([[0.0], cdf])
+        self.shift = self.moments["z"]
+        self.scale = math.sqrt(max(self.moments["z_sq"] - self.shift**2, 0.0))
+        self.shape = _normal_gap(cdf, (grid.z_edges - self.shift) / self.scale) if self.scale > 0 else 0.0
+        self.raw_gap = _normal_gap(cdf, grid.z_edges)
+        held = (share * self.n / self.counted for share in self.coverage)
+        self.coverage_gap = max(abs(share - level) for share, level in zip(held, LEVELS, strict=True))
 
     def mean(self, name: str) -> float | None:
         """A mean, or None where the prediction does not have it."""
@@ -95,15 +110,19 @@ class Summary:
 
     def variance_of_shift(self) -> float:
         """Sampling variance of the mean of z."""
-        if self.clusters is not None:
+        if self.clusters is not None and self.wild is None:
             count, z = self._cluster_sums("count"), self._cluster_sums("z")
             return _cluster_variance(z - count * self.shift, self.n)
-        return self.scale**2 / max(self.n - 1, 1)
+        return self._inflation() * self.scale**2 / max(self.counted - 1, 1)
+
+    def _inflation(self) -> float:
+        """Factor of variances where sums of clusters hold wild values: that of shares, which these do not spoil."""
+        return 1.0 if self.clusters is None else max(self._effect_on_shares(), 1.0)
 
     def variance_of_square(self) -> float:
         """Sampling variance of the variance of z."""
-        if self.clusters is None:
-            return self._independent_variance_of_square()
+        if self.clusters is None or self.wild is not None:
+            return self._inflation() * self._independent_variance_of_square()
         count, z, z_sq = (self._cluster_sums(name) for name in ("count", "z", "z_sq"))
         centred = z_sq - 2 * self.shift * z + count * self.shift**2
         return _cluster_variance(centred - count * self.scale**2, self.n)
@@ -111,12 +130,12 @@ class Summary:
     def _independent_variance_of_square(self) -> float:
         # Few rows do not determine a fourth moment: it is shrunk towards that of a normal distribution.
         excess = self._central_moment(4) - self.scale**4
-        shrunk = (self.n * excess + _PRIOR_ROWS * 2 * self.scale**4) / (self.n + _PRIOR_ROWS)
-        return max(shrunk, 0.0) / max(self.n - 1, 1)
+        shrunk = (self.counted * excess + _PRIOR_ROWS * 2 * self.scale**4) / (self.counted + _PRIOR_ROWS)
+        return max(shrunk, 0.0) / max(self.counted - 1, 1)
 
     def _central_moment(self, order: int) -> float:
         """Third or fourth central moment of z."""
-        b, (m2, m3, m4) = self.shift, (self.means[name] for name in ("z_sq", "z_cu", "z_qu"))
+        b, (m2, m3, m4) = self.shift, (self.moments[name] for name in ("z_sq", "z_cu", "z_qu"))
         return m3 - 3 * b * m2 + 2 * b**3 if order == 3 else m4 - 4 * b * m3 + 6 * b**2 * m2 - 3 * b**4
 
     def describe_shape(self) -> str:
@@ -132,18 +151,84 @@ class Summary:
         """Sampling variance with clusters relative to independent rows: of shares of the PIT, and of squares of z."""
         if self.clusters is None:
             return 1.0, 1.0
+        plain = self._independent_variance_of_square()
+        return self._effect_on_shares(), self.variance_of_square() / plain if plain > 0 else 1.0
+
+    def _effect_on_shares(self) -> float:
+        assert self.clusters is not None
         counts = self.clusters[:, len(CLUSTER_SUMS) :]
         share = counts.sum(0) / self.n
         scatter = counts - self._cluster_sums("count")[:, None] * share
         independent = float((share * (1 - share)).sum()) / self.n
-        of_pit = sum(_cluster_variance(column, self.n) for column in scatter.T) / max(independent, 1e-300)
-        plain = self._independent_variance_of_square()
-        return of_pit, self.variance_of_square() / plain if plain > 0 else 1.0
+        return sum(_cluster_variance(column, self.n) for column in scatter.T) / max(independent, 1e-300)
 
     def _cluster_sums(self, name: str) -> Array:
         assert self.clusters is not None
         column: Array = self.clusters[:, CLUSTER_SUMS.index(name)]
         return column
+
+
+def wild_values(counts: Array, edges: Array, n: int, means: Mapping[str, float]) -> tuple[WildValues | None, Array]:
+    """Residuals that are far beyond all others, and the counts within the edges without them.
+
+    Residuals are wild beyond 10, and beyond 10 robust standard deviations of all times the square of a factor by which
+    the tails of the data are longer than normal ones, where the few residuals that may be wild do not count: beside
+    normal residuals one of 11 is wild, beside those of a Student-t distribution none is. The largest ones are known by
+    their sums of powers alone.
+
+    Args:
+        counts: Residuals in each bin, the first and the last for those out of reach. Shape ``(bins + 2,)``.
+        edges: Edges of the other bins. Shape ``(bins + 1,)``.
+        n: Number of residuals.
+        means: Means of the second and fourth powers of all.
+    """
+    inner, centres = counts[1:-1], 0.5 * (edges[1:] + edges[:-1])
+    beyond = float(counts[0] + counts[-1])
+    limit = _limit_of_wild(counts, centres, n)
+    if limit is None:
+        return None, inner
+    middle, farthest = limit
+    is_wild = (np.abs(centres - middle) > farthest) & (np.abs(centres) > _WILD)
+    squares, fourth = (
+        max(n * means[f"z_{name}"] - float(inner @ centres**power), 0.0) for name, power in (("sq", 2), ("qu", 4))
+    )
+    if farthest > edges[-1] and beyond and math.sqrt(squares / beyond) <= farthest:
+        beyond = 0.0  # far out, but so may be the others
+    count = int(inner[is_wild].sum() + beyond)
+    if not count:
+        return None, inner
+    size = (
+        math.sqrt(fourth / squares) if beyond and squares > 0 else float(np.abs(centres[is_wild & (inner > 0)]).max())
+    )
+    usual = np.where(is_wild, 0.0, inner)
+    if not beyond:
+        usual[0], usual[-1] = usual[0] + counts[0], usual[-1] + counts[-1]
+    return WildValues(count, n, size), usual
+
+
+def _limit_of_wild(counts: Array, centres: Array, n: int) -> tuple[float, float] | None:
+    """Median of residuals, and the distance from it beyond which they may be wild; None where these are not known."""
+    spared = max(math.ceil(_WILD_SHARE * n), min(_FEW_WILD, n // 10))
+    below = counts[:-1].cumsum()
+    quartiles = [int(np.searchsorted(below, share * n)) for share in (0.25, 0.5, 0.75)]
+    if quartiles[0] == 0 or quartiles[-1] > len(centres):  # out of reach
+        return None
+    low, middle, high = (float(centres[index - 1]) for index in quartiles)
+    distance = np.abs(centres - middle)
+    order = np.argsort(distance)
+    index = int(np.searchsorted(counts[1:-1][order].cumsum(), n - spared))
+    if spared >= n or index == len(order):  # more than a few are out of reach
+        return None
+    spread = max((high - low) / _QUARTILES, float(centres[1] - centres[0]))
+    tail = torch.tensor((spared + 1) / (2 * (n + 1)), dtype=torch.float64)
+    heavier = max(float(distance[order[index]]) / spread / -float(torch.special.ndtri(tail)), 1.0)
+    return middle, _WILD * spread * heavier**2
+
+
+def _moments_of(counts: Array, edges: Array) -> dict[str, float]:
+    """Means of powers of residuals in narrow bins."""
+    centres, share = 0.5 * (edges[1:] + edges[:-1]), counts / counts.sum()
+    return {name: float(share @ centres**power) for power, name in enumerate(("z", "z_sq", "z_cu", "z_qu"), start=1)}
 
 
 def shares_of_q(pit: Array, q_values: Array, q_below: Array, grid: Grid) -> Array:
@@ -278,7 +363,7 @@ def _exceeded(summary: Summary, tolerance: float, groups: int) -> dict[str, floa
         gaps["biased"] = math.erf(abs(shift.value) / math.sqrt(8))
     # Kolmogorov's bound on the gap of a calibrated model; the gap to a fitted normal CDF is smaller still.
     log_tail = math.log(_ALPHA / (_QUESTIONS * groups) / 2)
-    chance = math.sqrt(-0.5 * log_tail * summary.design_effect()[0] / summary.n)
+    chance = math.sqrt(-0.5 * log_tail * summary.design_effect()[0] / summary.counted)
     tolerated = _DENSITY_AT_MEAN * tolerance
     if summary.shape > max(tolerated, chance):
         gaps["wrong shape"] = summary.shape
@@ -310,7 +395,7 @@ def _reason(word: str, scale: Interval, shift: Interval, summary: Summary) -> st
         side = "above" if shift.value > 0 else "below"
         near, far = sorted((abs(shift.low), abs(shift.high)))
         where = f"{_figure(abs(shift.value))} ({_figure(near)} to {_figure(far)})"
-        return f"targets lie {where} predicted sd {side} the mean on average"
+        return f"targets lie {where} predicted sd {side} the mean on average; around it, errors are {spread} of that sd"
     gap = f"even with their own mean and scale, the CDF of residuals is {summary.shape:.3f} off the normal one"
     return f"{gap} ({summary.describe_shape()})"
 

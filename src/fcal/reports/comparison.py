@@ -44,10 +44,12 @@ def _words_section(comparison: Comparison) -> Section:
 
 
 def _forest_section(comparison: Comparison) -> Section:
-    figures = [forest(comparison, score) for score in SCORES if any(score in own for own in comparison.differences.values())]
+    figures = [
+        forest(comparison, score) for score in SCORES if any(score in own for own in comparison.differences.values())
+    ]
     text = (
-        f"<p>Each line is the difference from {escaped(comparison.reference)} with its 95 % interval. Intervals that do "
-        "not reach 0 are drawn in colour.</p>"
+        f"<p>Each line is the difference from {escaped(comparison.reference)} with its 95 % interval. Intervals "
+        "that do not reach 0 are drawn in colour.</p>"
     )
     return Section("Differences", text + grid(figures), plots=True)
 
@@ -92,12 +94,18 @@ def _limits(ends: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 
 def _scores_section(comparison: Comparison) -> Section:
-    columns = [Column("model", number=False), *(Column(title) for title in SCORES.values()), Column("verdict", number=False)]
+    columns = [
+        Column("model", number=False),
+        *(Column(title) for title in SCORES.values()),
+        Column("verdict", number=False),
+    ]
     rows: list[list[Cell | str]] = []
     for name, own in comparison.scores.items():
         report = comparison.reports[name]
         verdict = Cell(report.word, kind=f"chip {report.verdict.replace(' ', '-')}", hint=report.reason)
-        rows.append([shortened(name, _LONGEST_NAME), *(Cell(shown(key, own[key]), own[key]) for key in SCORES), verdict])
+        rows.append(
+            [shortened(name, _LONGEST_NAME), *(Cell(shown(key, own[key]), own[key]) for key in SCORES), verdict]
+        )
     caption = f"Scores of every model on the same {count(comparison.n)} values"
     return Section("Scores", table(columns, rows, caption=caption, sortable=True))
 
@@ -107,6 +115,10 @@ def _difference_sections(comparison: Comparison) -> list[Section]:
     columns = [Column("score", number=False), Column("difference"), Column("95 % interval"), Column("", number=False)]
     for name in comparison.differences:
         caption = f"{name} less {comparison.reference}"
-        sections.append(Section(f"{name} less {comparison.reference}", table(columns, difference_rows(comparison, name), caption=caption)))
+        sections.append(
+            Section(
+                f"{name} less {comparison.reference}",
+                table(columns, difference_rows(comparison, name), caption=caption),
+            )
+        )
     return sections
-

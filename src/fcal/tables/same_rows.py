@@ -52,7 +52,9 @@ class _RowsTogether:
             yield chunks
 
     def _check_counts(self) -> None:
-        counts = [(name, sum(len(chunk) for chunk in source)) for name, source in zip(self.names, self.sources, strict=True)]
+        counts = [
+            (name, sum(len(chunk) for chunk in source)) for name, source in zip(self.names, self.sources, strict=True)
+        ]
         other = next(pair for pair in counts if pair[1] != counts[0][1])
         raise self._other_count(counts[0], other)
 
@@ -67,7 +69,9 @@ class _RowsTogether:
         where = differs.reshape(len(differs), -1).any(1).nonzero()[0].item()
         values = [_value(chunk.target[int(where)], differs[int(where)]) for chunk in (first, other)]
         row = first.first_row + int(where) + 1
-        message = f"expected `{name}` with the targets of {self.names[0]}, got {values[1]} for {values[0]} in data row {row}"
+        message = (
+            f"expected `{name}` with the targets of {self.names[0]}, got {values[1]} for {values[0]} in data row {row}"
+        )
         raise TableError(f"{message}{self._hint(name)}")
 
     def _hint(self, name: str) -> str:
