@@ -162,6 +162,9 @@ def _add_recalibrate(commands: Commands) -> None:
         "--per-output", action="store_true", help="temperature, affine: a repair of its own for each output"
     )
     command.add_argument(
+        "--group", metavar="COL", help="repair each value of this column, small groups drawn to the others"
+    )
+    command.add_argument(
         "--cluster", metavar="COL", help="rows of one value belong together, in the table that is printed"
     )
     command.add_argument("--save", metavar="DIR", help="keep the fitted repair for --load and fcal.recalibration.load")

@@ -61,11 +61,7 @@ def run(arguments: Namespace, words: list[str]) -> int:
         _print_report(report, source.describe(), page=arguments.out, order=order)
         if missing:
             report_console().print(Text(f"{missing:,} of {missing + report.n:,} targets are missing and do not count"))
-        repaired = repaired_options(source)
-        if repaired is not None:
-            check = shlex.join(["fcal", "evaluate", *arguments.path, *repaired])
-            report_console().print(plain_text(f"these are the predictions before a repair; after it: {check}"))
-        report_console().print(plain_text(f"next: {next_step(report, arguments)}", style="bold"))
+        report_console().print(plain_text(f"next: {next_step(report, arguments, source)}", style="bold"))
     return 0
 
 
@@ -131,7 +127,7 @@ def _evaluate(source: Predictions, arguments: Namespace) -> tuple[Report, int]:
                 cluster=chunk.cluster,
                 fingerprinted=bool(fingerprints),
             )
-            state = _added(state, batch)
+            state = added_states(state, batch)
             missing += int(chunk.target.isnan().sum())
             bar.advance(len(chunk))
     counted = int(state.n.sum())
@@ -162,7 +158,7 @@ def name_of(source: Predictions) -> str:
     return first if len(source.files) == 1 else f"{first} and {len(source.files) - 1} more"
 
 
-def _added(state: State, more: State) -> State:
+def added_states(state: State, more: State) -> State:
     """Sum of two states; later chunks may have more groups."""
     wider = state if state.groups() >= more.groups() else state.with_groups(more.groups())
     wider.add_(more if more.groups() == wider.groups() else more.with_groups(wider.groups()))
@@ -210,8 +206,13 @@ def repaired_options(source: Predictions) -> list[str] | None:
     return None
 
 
-def next_step(report: Report, arguments: Namespace) -> str:
+def next_step(report: Report, arguments: Namespace, source: Predictions) -> str:
     """What to do about a verdict, as a sentence with the command to type."""
+    repaired = repaired_options(source)
+    if repaired is not None:
+        group = [] if arguments.group is None else ["--group", arguments.group]
+        check = shlex.join(["fcal", "evaluate", *arguments.path, *repaired, *group])
+        return f"{check} checks the repaired columns of this file; these are the predictions before the repair"
     step = _step_of_verdict(report, arguments)
     if report.wild is None:
         return step

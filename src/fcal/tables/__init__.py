@@ -23,7 +23,7 @@ from fcal.tables.detection_files import (
 from fcal.tables.layout import Columns
 from fcal.tables.numpy_format import ArrayFile, write_npz
 from fcal.tables.parquet_format import ParquetFile, write_parquet
-from fcal.tables.prediction_files import READERS, Chunk, Labels, Predictions, open_predictions, whole
+from fcal.tables.prediction_files import READERS, Chunk, Labels, Predictions, open_predictions, whole, whole_with_groups
 from fcal.tables.readers import TableError
 from fcal.tables.same_rows import side_by_side
 from fcal.tables.usual_names import OtherColumnsError
@@ -49,6 +49,7 @@ __all__ = [
     "read_rvc1",
     "side_by_side",
     "whole",
+    "whole_with_groups",
     "write_coco_results",
     "write_origin",
     "write_repaired",
