@@ -171,10 +171,10 @@ class Summary:
 def wild_values(counts: Array, edges: Array, n: int, means: Mapping[str, float]) -> tuple[WildValues | None, Array]:
     """Residuals that are far beyond all others, and the counts within the edges without them.
 
-    Residuals are wild beyond 10, and beyond 10 robust standard deviations of all times the square of a factor by which
-    the tails of the data are longer than normal ones, where the few residuals that may be wild do not count: beside
-    normal residuals one of 11 is wild, beside those of a Student-t distribution none is. The largest ones are known by
-    their sums of powers alone.
+    Residuals are wild beyond 10, and beyond 10 robust standard deviations of all times the fourth power of a factor by
+    which the tails of the data are longer than normal ones; the few residuals that may be wild do not count there.
+    Beside normal residuals one of 11 is wild, beside those of a Student-t distribution none is. The largest ones are
+    known by their sums of powers alone.
 
     Args:
         counts: Residuals in each bin, the first and the last for those out of reach. Shape ``(bins + 2,)``.
@@ -222,7 +222,7 @@ def _limit_of_wild(counts: Array, centres: Array, n: int) -> tuple[float, float]
     spread = max((high - low) / _QUARTILES, float(centres[1] - centres[0]))
     tail = torch.tensor((spared + 1) / (2 * (n + 1)), dtype=torch.float64)
     heavier = max(float(distance[order[index]]) / spread / -float(torch.special.ndtri(tail)), 1.0)
-    return middle, _WILD * spread * heavier**2
+    return middle, _WILD * spread * heavier**4
 
 
 def _moments_of(counts: Array, edges: Array) -> dict[str, float]:

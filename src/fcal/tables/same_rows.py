@@ -52,11 +52,11 @@ class _RowsTogether:
             yield chunks
 
     def _check_counts(self) -> None:
-        counts = [
-            (name, sum(len(chunk) for chunk in source)) for name, source in zip(self.names, self.sources, strict=True)
-        ]
-        other = next(pair for pair in counts if pair[1] != counts[0][1])
-        raise self._other_count(counts[0], other)
+        """Refuse different numbers of rows, which only reading some formats tells."""
+        counts = [sum(len(chunk) for chunk in source) for source in self.sources]
+        for name, count in zip(self.names, counts, strict=True):
+            if count != counts[0]:
+                raise self._other_count((self.names[0], counts[0]), (name, count))
 
     def _check_targets(self, first: Chunk, other: Chunk, name: str) -> None:
         """Refuse targets that differ, and tell where."""
@@ -66,6 +66,7 @@ class _RowsTogether:
         differs = _differing(first.target, other.target)
         if not bool(differs.any()):
             return
+        self._check_counts()  # a row that is missing in one file is what to say first
         where = differs.reshape(len(differs), -1).any(1).nonzero()[0].item()
         values = [_value(chunk.target[int(where)], differs[int(where)]) for chunk in (first, other)]
         row = first.first_row + int(where) + 1
