@@ -52,7 +52,7 @@ def table(results: dict[str, dict[str, float]]) -> str:
 def main() -> None:
     """Count, and write ``results.json`` and ``table.md``."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=400, help="data sets of each line")
+    parser.add_argument("--runs", type=int, default=300, help="data sets of each line")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
     arguments = parser.parse_args()
     writable_folder(arguments.out)

@@ -14,7 +14,7 @@ from fcal._files import provenance
 from fcal._progress import ProgressBar
 from fcal.cli.commands import print_json, say
 from fcal.cli.consoles import report_console
-from fcal.cli.evaluate import CHUNK_ROWS, MIN_TARGETS, check_page, columns_of, name_of, plain_text
+from fcal.cli.evaluate import MIN_TARGETS, check_page, columns_of, name_of, plain_text
 from fcal.metrics.comparison import (
     DIFFERENCE_HEADINGS,
     LEGEND,
@@ -27,6 +27,8 @@ from fcal.metrics.comparison import (
 from fcal.metrics.paired_scores import PairedScores
 from fcal.metrics.state import Grid
 from fcal.tables import Predictions, open_predictions, side_by_side
+
+_CHUNK_ROWS = 1 << 18  # of every file: scores of their rows are in memory at the same time
 
 
 def run(arguments: Namespace, words: list[str]) -> int:
@@ -64,7 +66,7 @@ def _opened(arguments: Namespace) -> Iterator[Predictions]:
     """The predictions of every model; clusters are those of the first file."""
     columns = columns_of(arguments)
     for path in arguments.path:
-        yield open_predictions(path, columns=columns, family=arguments.family, chunk_rows=CHUNK_ROWS)
+        yield open_predictions(path, columns=columns, family=arguments.family, chunk_rows=_CHUNK_ROWS)
         columns = replace(columns, cluster=None)
 
 

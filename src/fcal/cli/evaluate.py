@@ -24,7 +24,7 @@ from fcal.metrics.report_text import GROUP_HEADINGS, NUMBER_HEADINGS, group_rows
 from fcal.metrics.state import Grid, State, empty_state
 from fcal.tables import SUFFIX, Chunk, Columns, Predictions, open_predictions, read_origin
 
-CHUNK_ROWS = 1 << 20
+_CHUNK_ROWS = 1 << 20
 MIN_TARGETS = 2
 _PAGES = (".html", ".htm")
 _MAX_NAME = 200  # characters; temporary files and notes have longer names, and file systems allow 255
@@ -43,7 +43,7 @@ def run(arguments: Namespace, words: list[str]) -> int:
     if arguments.out is not None:
         check_page(Path(arguments.out))
     source = open_predictions(
-        arguments.path, columns=columns_of(arguments), family=arguments.family, chunk_rows=CHUNK_ROWS
+        arguments.path, columns=columns_of(arguments), family=arguments.family, chunk_rows=_CHUNK_ROWS
     )
     command = f"fcal {shlex.join(words)}"
     report, missing = _evaluate(source, arguments)

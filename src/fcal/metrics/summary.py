@@ -1,7 +1,6 @@
 """Statistics of one group: means, distributions of z and q, sampling variances, intervals, tests and the verdict."""
 
 import math
-from collections.abc import Mapping
 from functools import lru_cache
 
 import numpy as np
@@ -10,17 +9,15 @@ from torch.distributions import FisherSnedecor, StudentT
 
 from fcal.distributions import log_survival, normal_quantile, quantile
 from fcal.metrics.calibration_errors import chi2_edges, distribution_of_q, shares_between
-from fcal.metrics.report import LEVELS, Interval, WildValues
+from fcal.metrics.report import LEVELS, Interval
 from fcal.metrics.state import CLUSTER_SUMS, CLUSTERS, SUMS, Array, Grid, State, fingerprint_text
+from fcal.metrics.wild_residuals import moments_of_counts, wild_values
 
 MANY_OUT_OF_REACH = 0.01  # share of residuals that makes numbers doubtful
 NORMAL_KURTOSIS = 3.0
 _ENOUGH_FOR_TIES = 100
 _PRIOR_ROWS = 30  # normal residuals that the fourth moment of few residuals is shrunk towards
 _SKEWED = 0.5
-_WILD = 10.0  # standard deviations
-_WILD_SHARE, _FEW_WILD = 0.005, 3  # of residuals that may be wild; or this many, of few
-_QUARTILES = 1.3489795003921634  # distance of the quartiles of the standard normal distribution
 _ALPHA = 0.05
 _MAX_LOG_WIDTH = 100.0  # a wider interval of the logarithm is no information
 _QUESTIONS = 3  # scale, shift, shape
@@ -82,7 +79,7 @@ class Summary:
         self.wild, usual = wild_values(self.z, grid.z_edges, self.n, self.means)
         if self.wild is not None:
             self.counted = self.n - self.wild.count
-            self.moments, cdf = _moments_of(usual, grid.z_edges), usual.cumsum() / self.counted
+            self.moments, cdf = moments_of_counts(usual, grid.z_edges), usual.cumsum() / self.counted
             cdf = np.concatenate([[0.0], cdf])
         self.shift = self.moments["z"]
         self.scale = math.sqrt(max(self.moments["z_sq"] - self.shift**2, 0.0))
@@ -166,69 +163,6 @@ class Summary:
         assert self.clusters is not None
         column: Array = self.clusters[:, CLUSTER_SUMS.index(name)]
         return column
-
-
-def wild_values(counts: Array, edges: Array, n: int, means: Mapping[str, float]) -> tuple[WildValues | None, Array]:
-    """Residuals that are far beyond all others, and the counts within the edges without them.
-
-    Residuals are wild beyond 10, and beyond 10 robust standard deviations of all times the fourth power of a factor by
-    which the tails of the data are longer than normal ones; the few residuals that may be wild do not count there.
-    Beside normal residuals one of 11 is wild, beside those of a Student-t distribution none is. The largest ones are
-    known by their sums of powers alone.
-
-    Args:
-        counts: Residuals in each bin, the first and the last for those out of reach. Shape ``(bins + 2,)``.
-        edges: Edges of the other bins. Shape ``(bins + 1,)``.
-        n: Number of residuals.
-        means: Means of the second and fourth powers of all.
-    """
-    inner, centres = counts[1:-1], 0.5 * (edges[1:] + edges[:-1])
-    beyond = float(counts[0] + counts[-1])
-    limit = _limit_of_wild(counts, centres, n)
-    if limit is None:
-        return None, inner
-    middle, farthest = limit
-    is_wild = (np.abs(centres - middle) > farthest) & (np.abs(centres) > _WILD)
-    squares, fourth = (
-        max(n * means[f"z_{name}"] - float(inner @ centres**power), 0.0) for name, power in (("sq", 2), ("qu", 4))
-    )
-    if farthest > edges[-1] and beyond and math.sqrt(squares / beyond) <= farthest:
-        beyond = 0.0  # far out, but so may be the others
-    count = int(inner[is_wild].sum() + beyond)
-    if not count:
-        return None, inner
-    size = (
-        math.sqrt(fourth / squares) if beyond and squares > 0 else float(np.abs(centres[is_wild & (inner > 0)]).max())
-    )
-    usual = np.where(is_wild, 0.0, inner)
-    if not beyond:
-        usual[0], usual[-1] = usual[0] + counts[0], usual[-1] + counts[-1]
-    return WildValues(count, n, size), usual
-
-
-def _limit_of_wild(counts: Array, centres: Array, n: int) -> tuple[float, float] | None:
-    """Median of residuals, and the distance from it beyond which they may be wild; None where these are not known."""
-    spared = max(math.ceil(_WILD_SHARE * n), min(_FEW_WILD, n // 10))
-    below = counts[:-1].cumsum()
-    quartiles = [int(np.searchsorted(below, share * n)) for share in (0.25, 0.5, 0.75)]
-    if quartiles[0] == 0 or quartiles[-1] > len(centres):  # out of reach
-        return None
-    low, middle, high = (float(centres[index - 1]) for index in quartiles)
-    distance = np.abs(centres - middle)
-    order = np.argsort(distance)
-    index = int(np.searchsorted(counts[1:-1][order].cumsum(), n - spared))
-    if spared >= n or index == len(order):  # more than a few are out of reach
-        return None
-    spread = max((high - low) / _QUARTILES, float(centres[1] - centres[0]))
-    tail = torch.tensor((spared + 1) / (2 * (n + 1)), dtype=torch.float64)
-    heavier = max(float(distance[order[index]]) / spread / -float(torch.special.ndtri(tail)), 1.0)
-    return middle, _WILD * spread * heavier**4
-
-
-def _moments_of(counts: Array, edges: Array) -> dict[str, float]:
-    """Means of powers of residuals in narrow bins."""
-    centres, share = 0.5 * (edges[1:] + edges[:-1]), counts / counts.sum()
-    return {name: float(share @ centres**power) for power, name in enumerate(("z", "z_sq", "z_cu", "z_qu"), start=1)}
 
 
 def shares_of_q(pit: Array, q_values: Array, q_below: Array, grid: Grid) -> Array:

@@ -1,56 +1,23 @@
 """Repair of groups: a factor, and a shift, of each group, small groups shrunk towards the others, then one method."""
 
-import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution, Independent
 
-from fcal._arrays import as_flags, as_labels, as_numbers
+from fcal._arrays import as_flags, as_numbers
 from fcal._checks import check_flag
-from fcal.distributions.family import Law, law_of
-from fcal.distributions.observation import observe_valid
+from fcal.distributions.family import law_of
 from fcal.metrics import fingerprint
-from fcal.metrics.accumulation import labels_of
-from fcal.recalibration.calibration_data import CalibrationData, WildRows, calibration_data
-from fcal.recalibration.location_and_scale import errors_in_scales, has_scale
+from fcal.recalibration.calibration_data import CalibrationData, WildRows
+from fcal.recalibration.group_moves import group_labels, group_moves, grouped_data
 from fcal.recalibration.recalibrator import METHODS, Recalibrator, elementwise, register, signature
-from fcal.recalibration.scaling import is_normal_scale, rescaled_prediction
+from fcal.recalibration.scaling import rescaled_prediction
 
 _MOVING = ("affine", "isotonic", "conformal", "gp-beta")  # methods that repair a bias
-_CUT = 4.0  # robust standard deviations
-_MEDIAN_SIZE = 0.6744897501960817  # of a standard normal number
-_PRIOR_ROWS = 10.0  # of all, that the first robust estimate of a group is mixed with
-_STEPS = 100  # of a bisection
-_CLEAR = 1e-3  # chance of shifts that differ as much, if they are the same
-_RELEVANT_SHIFT = 0.05  # predicted standard deviations
-
-
-@dataclass(frozen=True)
-class GroupMoves:
-    """What is done to the predictions of each group, and last to those of groups that are not known.
-
-    Attributes:
-        shift: Shifts of the location, in predicted scales. Shape ``(groups + 1,)``.
-        factor: Factors of the scale. Shape ``(groups + 1,)``.
-        own: Factors of the groups by themselves, not shrunk; that of all rows for groups without any. Same shape.
-        weight: Weight of the own factor of each group, 0 where it is that of the others. Same shape.
-        wild: Rows that were left out. Shape ``(n,)``.
-        distance: Distance of each error from the median, in robust standard deviations. Shape ``(n,)``.
-        shifts_differ: Whether the shifts of groups differ by more than chance, and enough to matter.
-    """
-
-    shift: Tensor
-    factor: Tensor
-    own: Tensor
-    weight: Tensor
-    wild: Tensor
-    distance: Tensor
-    shifts_differ: bool
 
 
 @register
@@ -85,7 +52,7 @@ class ByGroup(Recalibrator):
         >>> pred, target = Normal(torch.zeros(1000), 1.0), factor * torch.randn(1000, generator=generator)
         >>> repair = ByGroup(fcal.recalibration.Temperature()).fit(pred, target, group=names)
         >>> repair.transform(Normal(torch.zeros(2), torch.ones(2)), group=["a", "b"]).stddev
-        tensor([0.9..., 2.9...])
+        tensor([1.0..., 3.1...])
     """
 
     method = "by-group"
@@ -119,7 +86,7 @@ class ByGroup(Recalibrator):
         mask = None if valid_mask is None else as_flags("valid_mask", valid_mask)
         data, codes, names = grouped_data(pred, target, mask, group, at_least=self.recalibrator.least_rows)
         moves = group_moves(data, codes, len(names), shift=self.shift)
-        adjusted = moved(data.law.distribution(), moves.shift[codes], moves.factor[codes])
+        adjusted = rescaled_prediction(data.law.distribution(), moves.shift[codes], moves.factor[codes])
         self.recalibrator.fit(adjusted, data.target)
         self.groups, self._family = tuple(names), signature(data.law)
         counts = torch.bincount(codes, minlength=len(names))
@@ -161,7 +128,7 @@ class ByGroup(Recalibrator):
             names: Names of the groups that ``group`` has the indices of.
         """
         self._fitted_tensors()
-        own, labels = _labels(group) if names is None else (group, list(names))
+        own, labels = group_labels(group) if names is None else (group, list(names))
         number = {name: code for code, name in enumerate(self.groups)}
         table = torch.tensor([number.get(name, len(number)) for name in labels], dtype=torch.long, device=own.device)
         return table[own]
@@ -178,7 +145,7 @@ class ByGroup(Recalibrator):
         if codes.shape != pred.batch_shape:
             raise ValueError(f"expected `group` of shape {tuple(pred.batch_shape)}, got {tuple(codes.shape)}")
         codes = codes.reshape(codes.shape + (1,) * (len(base.batch_shape) - codes.dim())).expand(base.batch_shape)
-        adjusted = moved(base, tensors["shift"][codes], tensors["factor"][codes])
+        adjusted = rescaled_prediction(base, tensors["shift"][codes], tensors["factor"][codes])
         repaired: Any = self.recalibrator._repaired(adjusted, self._common(tensors))
         event_dims = len(pred.event_shape) - len(repaired.event_shape)
         repaired = Independent(repaired, event_dims, validate_args=False) if event_dims else repaired
@@ -236,170 +203,3 @@ class ByGroup(Recalibrator):
 
     def _repaired(self, pred: Distribution, tensors: Mapping[str, Tensor]) -> Distribution:
         raise NotImplementedError  # ``transform`` needs the groups
-
-
-def _labels(group: Any) -> tuple[Tensor, list[str]]:
-    if group is None:
-        raise TypeError("expected `group`, the group of each row, got None")
-    return as_labels("group", group)
-
-
-def grouped_data(
-    pred: Distribution, target: Tensor, valid_mask: Tensor | None, group: Any, *, at_least: int
-) -> tuple[CalibrationData, Tensor, list[str]]:
-    """Valid rows, the number of the group of each, and the names of the groups."""
-    labels, names = _labels(group)
-    data = calibration_data(pred, target, valid_mask, at_least=at_least)
-    codes = labels_of("group", labels, observe_valid(pred, target, valid_mask=valid_mask))
-    assert codes is not None
-    return data, codes, names
-
-
-def moved(pred: Distribution, shift: Tensor, factor: Tensor) -> Distribution:
-    """Elementwise predictions with a shift and a factor of their own each."""
-    return rescaled_prediction(pred, shift, factor)
-
-
-@torch.no_grad()
-def group_moves(data: CalibrationData, codes: Tensor, groups: int, *, shift: bool) -> GroupMoves:
-    """Shrunk shifts and factors of groups.
-
-    Args:
-        data: Valid rows.
-        codes: Group of each. Shape ``(n,)``.
-        groups: Number of groups.
-        shift: Whether groups have shifts; they are all 0 otherwise.
-    """
-    errors = _errors(data.law, data)
-    centre, spread = _first_guess(errors, codes, groups, shift=shift)
-    first = moved(data.law.distribution(), centre[codes], spread[codes])
-    found = calibration_data(first, data.target, None, at_least=1)
-    counts = ~found.wild
-    rows = _Rows(errors[counts], codes[counts], groups, power=2 if is_normal_scale(data.law) else 1)
-    guess, noise = rows.means(centre, spread)
-    shifts_differ = _differ(guess[:-1], noise[:-1])
-    shifts = torch.cat([_shrunk(guess[:-1], noise[:-1])[0], guess[-1:]]) if shift else torch.zeros_like(guess)
-    log_factor, variance = rows.log_sizes(shifts, spread)
-    shrunk, weight = _shrunk(log_factor[:-1], variance[:-1])
-    factor = torch.cat([shrunk, log_factor[-1:]]).exp()
-    own = torch.where(log_factor.isfinite(), log_factor, log_factor[-1]).exp()
-    weight = torch.cat([weight, torch.zeros_like(weight[:1])])
-    return GroupMoves(shifts, factor, own, weight, found.wild, found.distance, shifts_differ)
-
-
-def _errors(law: Law, data: CalibrationData) -> Tensor:
-    """Errors in predicted scales; residuals of families without one. Shape ``(n, D)``, D = 1 for scalars."""
-    errors = errors_in_scales(law, data.target) if has_scale(law) else data.z
-    return errors.reshape(len(errors), -1).double()
-
-
-def _first_guess(errors: Tensor, codes: Tensor, groups: int, *, shift: bool) -> tuple[Tensor, Tensor]:
-    """Robust centre and spread of every group, and of all rows last; those of few rows are mixed with those of all."""
-    order = torch.argsort(codes, stable=True)
-    parts = errors[order].split(torch.bincount(codes, minlength=groups).tolist())
-    middle = errors.median() if shift else errors.new_zeros(())
-    whole = _spread(errors - middle)
-    if not bool(whole > 0):  # more than half of the errors are the same
-        whole = (errors - middle).abs().mean().clamp(min=1e-300)
-    centres, spreads = [], []
-    for part in parts:
-        share = part.numel() / (part.numel() + _PRIOR_ROWS)
-        own = torch.lerp(middle, part.median(), share) if shift and len(part) else middle
-        size = _spread(part - own) if len(part) else whole
-        centres.append(own)
-        spreads.append(whole * (size / whole).clamp(min=1e-9).pow(share))
-    return torch.stack([*centres, middle]), torch.stack([*spreads, whole])
-
-
-def _spread(errors: Tensor) -> Tensor:
-    return errors.abs().median() / _MEDIAN_SIZE
-
-
-class _Rows:
-    """Errors of rows and their groups, and statistics of each group with their sampling variances.
-
-    Results have an entry for every group and last one for all rows together; NaN for groups without rows.
-    """
-
-    def __init__(self, errors: Tensor, codes: Tensor, groups: int, *, power: int) -> None:
-        self.errors, self.codes, self.groups, self.power = errors, codes, groups, power
-        self.counts = torch.bincount(codes, minlength=groups).double()
-
-    def means(self, centre: Tensor, spread: Tensor) -> tuple[Tensor, Tensor]:
-        """Means of errors, those far from the centre cut off, and their variances."""
-        own = (self.errors - centre[self.codes, None]) / spread[self.codes, None]
-        cut = own.clamp(-_CUT, _CUT).mean(1)
-        mean = self._mean(cut)
-        variance = (cut - mean[self.codes]).square().mean() / self.counts
-        found = centre[:-1] + spread[:-1] * mean, spread[:-1].square() * variance
-        all_cut = ((self.errors - centre[-1]) / spread[-1]).clamp(-_CUT, _CUT).mean(1)
-        last = centre[-1] + spread[-1] * all_cut.mean(), spread[-1].square() * all_cut.var() / len(all_cut)
-        return torch.cat([found[0], last[0].reshape(1)]), torch.cat([found[1], last[1].reshape(1)])
-
-    def log_sizes(self, shift: Tensor, spread: Tensor) -> tuple[Tensor, Tensor]:
-        """Logarithms of the sizes of errors around the shift, and their variances."""
-        size = self._sizes(self.errors - shift[self.codes, None], spread[self.codes, None])
-        mean = self._mean(size)
-        relative = (size / mean[self.codes]).var() / self.power**2  # pooled: few rows do not tell it
-        log_size = spread[:-1].log() + mean.log() / self.power + self.power * relative / (2 * self.counts)
-        variance = relative / self.counts * (1 + 1 / self.counts)
-        everything = self._sizes(self.errors - shift[-1], spread[-1])
-        last = spread[-1].log() + everything.mean().log() / self.power
-        log_size = torch.where(log_size.isfinite() & (self.counts > 0), log_size, torch.nan)
-        return torch.cat([log_size, last.reshape(1)]), torch.cat([variance, last.new_zeros(1)])
-
-    def _sizes(self, errors: Tensor, spread: Tensor) -> Tensor:
-        return (errors / spread).abs().clamp(max=_CUT).pow(self.power).mean(1)
-
-    def _mean(self, values: Tensor) -> Tensor:
-        return values.new_zeros(self.groups).index_add(0, self.codes, values) / self.counts
-
-
-def _shrunk(values: Tensor, variances: Tensor) -> tuple[Tensor, Tensor]:
-    """Values of groups, those that are not known well drawn to the mean, and the weight of each group's own."""
-    known = values.isfinite() & (variances > 0) & variances.isfinite()
-    if not bool(known.any()):
-        return torch.nan_to_num(values), torch.zeros_like(values)
-    own, noise = values[known], variances[known]
-    between = _variance_between(own, noise)
-    precision = 1 / (noise + between)
-    mean = (precision * own).sum() / precision.sum()
-    weight = torch.zeros_like(values)
-    weight[known] = between / (between + noise)
-    return mean + weight * (torch.where(known, values, mean) - mean), weight
-
-
-def _variance_between(values: Tensor, variances: Tensor) -> Tensor:
-    """Variance of true values, by the scatter that it lets expect (Paule and Mandel); 0 if chance explains all."""
-    degrees = len(values) - 1
-
-    def excess(between: Tensor) -> Tensor:
-        return _scatter(values, variances + between) - degrees
-
-    low = values.new_zeros(())
-    if degrees < 1 or bool(excess(low) <= 0):
-        return low
-    high = (values.max() - values.min()).square() + variances.max()
-    for _ in range(_STEPS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if bool(excess(middle) > 0) else (low, middle)
-    return (low + high) / 2
-
-
-def _scatter(values: Tensor, variances: Tensor) -> Tensor:
-    """Weighted sum of squares around the weighted mean."""
-    precision = 1 / variances
-    mean = (precision * values).sum() / precision.sum()
-    return (precision * (values - mean).square()).sum()
-
-
-def _differ(values: Tensor, variances: Tensor) -> bool:
-    """Whether values of groups differ by more than chance, and enough to matter."""
-    known = values.isfinite() & (variances > 0)
-    degrees = int(known.sum()) - 1
-    if degrees < 1:
-        return False
-    scatter = _scatter(values[known], variances[known])
-    chance = torch.special.gammaincc(scatter.new_tensor(degrees / 2), scatter / 2)
-    spread = math.sqrt(float(_variance_between(values[known], variances[known])))
-    return bool(chance < _CLEAR) and spread > _RELEVANT_SHIFT

@@ -11,12 +11,13 @@ from torch.distributions import Distribution, Independent
 
 from fcal._arrays import as_flags, as_numbers
 from fcal.distributions.functional import index_select
-from fcal.recalibration.by_group import ByGroup, group_moves, grouped_data, moved
+from fcal.recalibration.by_group import ByGroup
 from fcal.recalibration.calibration_data import calibration_data
+from fcal.recalibration.group_moves import group_moves, grouped_data
 from fcal.recalibration.quantile_maps import Conformal, Isotonic
 from fcal.recalibration.recalibrator import METHODS, Recalibrator
 from fcal.recalibration.scale_and_shape import ScaleAndShape
-from fcal.recalibration.scaling import Affine, Temperature
+from fcal.recalibration.scaling import Affine, Temperature, rescaled_prediction
 from fcal.residuals import standardize
 from fcal.scores import crps
 
@@ -144,7 +145,7 @@ def _choose_for_groups(pred: Distribution, target: Tensor, valid_mask: Tensor | 
     moves = group_moves(data, codes, len(names), shift=False)
     if moves.shifts_differ:
         moves = group_moves(data, codes, len(names), shift=True)
-    inner = choose(moved(data.law.distribution(), moves.shift[codes], moves.factor[codes]), data.target)
+    inner = choose(rescaled_prediction(data.law.distribution(), moves.shift[codes], moves.factor[codes]), data.target)
     repair = ByGroup(inner.recalibrator, shift=True if moves.shifts_differ else None)
     return replace(inner, recalibrator=repair.fit(pred, target, valid_mask=valid_mask, group=group))
 
