@@ -155,7 +155,7 @@ def test_page_of_families_quotes_the_speeds():
             assert any(shown in line for line in lines), name
 
 
-@pytest.mark.parametrize("page", ["families.md", "divergences.md", "evaluation.md"])
+@pytest.mark.parametrize("page", ["families.md", "divergences.md", "evaluation.md", "comparison.md"])
 def test_examples_of_a_page_run_and_print_what_it_says(page):
     text = (ROOT / "docs" / page).read_text()
     code = "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     )
     from fcal.crossfitting import crossfit
     from fcal.losses import FCalLoss
-    from fcal.metrics import evaluate
+    from fcal.metrics import compare, evaluate
     from fcal.residuals import standardize
     from fcal.scores import crps, nll
     from fcal.selection import select_family
@@ -36,6 +36,7 @@ __version__ = "0.1.0"
 # Names resolve on first use, so that importing fcal stays light.
 _HOME_OF = {
     "FCalLoss": "fcal.losses",
+    "compare": "fcal.metrics",
     "crossfit": "fcal.crossfitting",
     "crps": "fcal.scores",
     "evaluate": "fcal.metrics",
@@ -68,6 +69,7 @@ __all__ = [
     "FCalLoss",
     "__version__",
     "benchmarks",
+    "compare",
     "crossfit",
     "crossfitting",
     "crps",

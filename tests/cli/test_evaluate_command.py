@@ -1,6 +1,7 @@
 """``fcal evaluate`` as users type it: what it prints, what it writes, how it ends."""
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -290,7 +291,59 @@ def test_groups_that_cancel_each_other_are_named(tmp_path, capsys) -> None:
     path = tmp_path / "p.csv"
     path.write_text("mu,sigma,y,side\n" + "".join(f"0,1,{value},{k % 2}\n" for k, value in enumerate(z)))
     assert main(["evaluate", str(path), "--group", "side"]) == 0
-    assert said_next(capsys).startswith("all rows together are right, but not 0, 1: repair these groups")
+    step = said_next(capsys)
+    assert step.startswith("all rows together are right, but not 0, 1: fcal recalibrate --fit HELD_OUT.csv")
+    assert "--group side repairs groups" in step
+
+
+def test_wild_rows_are_what_to_look_at_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path / "p.csv", 1.0, rows=3000)
+    path.write_text(path.read_text() + "0,1,1e6,0\n0,1,-1e6,0\n")
+    assert main(["evaluate", str(path), "--json"]) == 0
+    wild = {"count": 2, "n": 3002, "farthest": pytest.approx(1e6)}
+    assert json.loads(capsys.readouterr().out)["wild"] == wild
+    assert main(["evaluate", str(path)]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "calibrated, 2 wild: 2 of 3,002 values are wild (|z| up to 1e+06); without them: scale" in out
+    assert "next: look at the 2 wild rows first" in out
+
+
+def test_wild_rows_and_a_wrong_scale_are_two_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path / "p.csv", 1.5, rows=3000)
+    path.write_text(path.read_text() + "0,1,1e6,0\n")
+    assert main(["evaluate", str(path)]) == 0
+    step = said_next(capsys)
+    assert step.startswith("look at the wild row first")
+    assert "; then fcal recalibrate --fit HELD_OUT.csv" in step
+
+
+def test_a_repaired_file_tells_how_to_check_the_repair(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, out = written(tmp_path / "p.csv", 1.5), tmp_path / "out.csv"
+    for method, options in (("temperature", "--mean mu_recalibrated"), ("conformal", "--quantiles 'q*_recalibrated'")):
+        words = ["recalibrate", "--method", method, "--fit", str(path), "--apply", str(path), "--out", str(out)]
+        assert main(words) == 0
+        capsys.readouterr()
+        assert main(["evaluate", str(out)]) == 0
+        command = said_next(capsys).split(" checks the repaired columns")[0]
+        assert options in command
+        assert main(shlex.split(command)[1:]) == 0
+        assert "calibrated" in capsys.readouterr().out
+        out.unlink()
+
+
+def test_groups_that_are_wrong_alike_need_no_repair_of_groups(tmp_path: Path, capsys) -> None:
+    assert main(["evaluate", str(written(tmp_path / "p.csv", 1.5)), "--group", "side"]) == 0
+    assert "--group" not in said_next(capsys)
+
+
+def test_sizes_of_error_bars_that_are_off_are_looked_at_next(tmp_path: Path, capsys) -> None:
+    draw = np.random.default_rng(0)
+    sigma = draw.choice([0.5, 2.0], 20_000)
+    y = draw.normal(size=20_000) * np.where(sigma < 1, 1.15, 0.82) * sigma
+    path = tmp_path / "p.csv"
+    path.write_text("mu,sigma,y\n" + "".join(f"0,{s},{v}\n" for s, v in zip(sigma, y, strict=True)))
+    assert main(["evaluate", str(path), "--tolerance", "0.07"]) == 0
+    assert f"fcal evaluate {path} --by-sigma shows which error bars" in said_next(capsys)
 
 
 def samples_of(columns: dict[str, np.ndarray], count: int = 20) -> np.ndarray:

@@ -218,3 +218,87 @@ def test_samples_are_repaired_and_written_compressed(tmp_path: Path, capsys: pyt
     assert json.loads(capsys.readouterr().out)["scale"]["value"] == pytest.approx(
         found["after"]["scale"]["value"], rel=0.02
     )
+
+
+def write_groups(path: Path, sizes: dict[str, int], *, seed: int, targets: bool = True) -> Path:
+    """Predictions of cities whose errors are larger, or smaller, than they say."""
+    draw, factors = np.random.default_rng(seed), {"Aachen": 1.0, "Bonn": 2.0, "Ulm": 0.6}
+    lines = []
+    for name, rows in sizes.items():
+        for mean, noise in draw.normal(size=(rows, 2)).tolist():
+            target = mean + factors.get(name, 1.3) * noise if targets else ""
+            lines.append(f"{mean},1,{target},{name}")
+    path.write_text("\n".join(["mean,std,target,city", *lines]) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def cities(tmp_path: Path) -> list[str]:
+    fit = write_groups(tmp_path / "val.csv", {"Aachen": 1500, "Bonn": 800, "Ulm": 300, "small": 12}, seed=1)
+    apply = write_groups(tmp_path / "test.csv", {"Aachen": 2000, "Bonn": 2000, "Ulm": 2000, "new": 40}, seed=2)
+    return ["--fit", str(fit), "--apply", str(apply), "--group", "city"]
+
+
+@pytest.mark.parametrize("method", [[], ["--method", "temperature"], ["--method", "conformal"]])
+def test_groups_are_repaired_each(method: list[str], cities: list[str], tmp_path: Path, capsys) -> None:
+    out = tmp_path / "out.csv"
+    assert main(["recalibrate", *method, *cities, "--out", str(out), "--json"]) == 0
+    text, err = capsys.readouterr()
+    assert err == ""
+    found = json.loads(text)
+    assert found["method"] in _METHODS
+    assert found["unseen_groups"] == {"new": 40}
+    assert found["groups"]["Bonn"]["factor"] == pytest.approx(2, rel=0.1)
+    assert found["groups"]["small"]["weight"] < found["groups"]["Ulm"]["weight"]
+    for name in ("Aachen", "Bonn", "Ulm"):
+        # coverage of 2000 rows is known to 0.7 %, that of factors of 300 rows and more to 1.5 %: four sd
+        assert abs(found["after"]["groups"][name]["coverage"]["0.9"] - 0.9) < 0.06
+    assert abs(found["before"]["groups"]["Bonn"]["coverage"]["0.9"] - 0.9) > 0.25
+    assert len(out.read_text(encoding="utf-8").splitlines()) == 6041
+
+
+def test_rows_of_unknown_groups_are_counted_aloud(cities: list[str], tmp_path: Path, capsys) -> None:
+    out = tmp_path / "out.csv"
+    assert main(["recalibrate", *cities, "--out", str(out)]) == 0
+    text, err = capsys.readouterr()
+    assert "40 rows are of a group not there at fit (new): they get the repair of all rows together" in err
+    assert "own factor" in text
+    (hint,) = (line for line in err.splitlines() if line.startswith("look closer: fcal "))
+    assert main([*shlex.split(hint.removeprefix("look closer: fcal ")), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert abs(report["groups"]["Ulm"]["coverage"]["0.9"] - 0.9) < 0.06
+
+
+def test_a_saved_repair_of_groups_gives_the_same_file(cities: list[str], tmp_path: Path, capsys) -> None:
+    first, second, folder = tmp_path / "a.csv", tmp_path / "b.csv", tmp_path / "kept"
+    assert main(["recalibrate", *cities, "--out", str(first), "--save", str(folder)]) == 0
+    again = ["recalibrate", "--load", str(folder), "--apply", cities[3], "--out", str(second)]
+    assert main([*again, "--group", "city"]) == 0
+    assert first.read_bytes() == second.read_bytes()
+    capsys.readouterr()
+    assert main(again) == 2
+    assert "expected `--group COL` for the repair of groups" in capsys.readouterr().err
+
+
+def test_groups_and_a_repair_without_groups_are_refused(cities: list[str], tmp_path: Path, capsys) -> None:
+    out, folder = str(tmp_path / "out.csv"), str(tmp_path / "kept")
+    assert main(["recalibrate", *cities[:-2], "--out", out, "--save", folder]) == 0
+    capsys.readouterr()
+    for words, message in (
+        (["--load", folder, *cities[2:]], "expected `--load` a repair of groups with `--group`, got "),
+        ([*cities, "--method", "temperature", "--per-output"], "expected `--per-output` or `--group`, got both"),
+        ([*cities[:-1], "town"], "column 'town'"),
+    ):
+        assert main(["recalibrate", *words, "--out", str(tmp_path / "other.csv")]) == 2
+        err = capsys.readouterr().err
+        assert message in err
+        assert err.count("\n") == 1
+
+
+def test_groups_without_targets_are_repaired(cities: list[str], tmp_path: Path) -> None:
+    apply = write_groups(tmp_path / "blind.csv", {"Ulm": 5, "Bonn": 5}, seed=3, targets=False)
+    out = tmp_path / "out.csv"
+    files = [*cities[:2], "--apply", str(apply), "--out", str(out)]
+    assert main(["recalibrate", "--method", "temperature", *files, "--group", "city"]) == 0
+    rows = [line.split(",") for line in out.read_text().splitlines()[1:]]
+    assert [float(row[-1]) > 1 for row in rows] == [False] * 5 + [True] * 5

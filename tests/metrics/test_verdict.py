@@ -89,10 +89,113 @@ def test_tolerance_is_the_size_that_matters():
     assert judged(1.02 * drawn("calibrated", n=200_000), tolerance=0.0).verdict == "over-confident"
 
 
-def test_few_outliers_are_a_matter_of_shape():
+def test_outliers_of_one_in_a_hundred_are_a_matter_of_shape():
     z = drawn("calibrated")
-    z[:20] = 1e4
-    assert judged(z).verdict == "wrong shape"
+    z[:200] = 1e4
+    report = judged(z)
+    assert report.verdict == "wrong shape"
+    assert report.wild is None
+
+
+@pytest.mark.parametrize("kind", ["calibrated", "scale 1.2", "scale 1/1.2", "bias 0.2", "Laplace"])
+@pytest.mark.parametrize("size", [15.0, 1e3, 1e6, 1e70])
+def test_few_wild_values_are_named_and_do_not_decide(kind, size):
+    clean = drawn(kind, n=3000)
+    spoilt = np.concatenate([clean, [size, -size, size]])
+    if kind == "Laplace" and size == 15:
+        spoilt[-3:] *= 20  # beside long tails, 15 is not wild
+    report, without = judged(spoilt), judged(clean)
+    assert report.wild.count == 3
+    assert_allclose(report.wild.farthest, abs(spoilt[-1]), rtol=1e-3)
+    assert report.verdict == without.verdict
+    assert_allclose([report.scale.value, report.shift.value], [without.scale.value, without.shift.value], atol=1e-4)
+    assert_allclose(report.scale.high, without.scale.high, rtol=1e-3)
+    assert "3 of 3,003 values are wild" in report.reason
+    assert report.word.endswith(", 3 wild")
+    assert report.as_dict()["wild"] == {"count": 3, "n": 3003, "farthest": report.wild.farthest}
+
+
+def test_two_wild_values_among_many_are_named():
+    z = drawn("calibrated", n=100_000)
+    z[:2] = 1e6
+    assert "2 of 100,000 values are wild (|z| up to 1e+06); without them: scale" in judged(z).reason
+
+
+@pytest.mark.parametrize("kind", WORDS)
+def test_no_value_of_a_smooth_law_is_wild(kind):
+    assert judged(drawn(kind)).wild is None
+
+
+@pytest.mark.parametrize("df", [2, 3, 5])
+def test_heavy_tails_are_not_wild(df):
+    rng = np.random.default_rng(df)
+    assert all(judged(rng.standard_t(df, 5000)).wild is None for _ in range(20))
+
+
+@pytest.mark.parametrize("n", [2, 3, 10, 30])
+def test_a_wild_value_among_few_needs_others_beside_it(n):
+    z = drawn("calibrated", n=n)
+    z[0] = 1e6
+    assert (judged(z).wild is not None) == (n >= 10)
+
+
+def test_wild_values_of_states_that_are_merged_are_those_of_all():
+    z = torch.from_numpy(drawn("calibrated", n=4000))
+    z[[5, 3000]] = 1e5
+    metric = fcal.metrics.Calibration()
+    for part in z.split(700):
+        metric.update(Normal(torch.zeros_like(part), 1.0), part)
+    assert metric.compute().wild == judged(z).wild
+
+
+def test_wild_values_in_clusters_do_not_widen_the_intervals():
+    z = clustered(torch.Generator().manual_seed(0), clusters=250, size=8)
+    labels = torch.arange(250).repeat_interleave(8)
+    clean = judged(z, cluster=labels)
+    z[100] = 1e6
+    report = judged(z, cluster=labels)
+    assert report.wild.count == 1
+    assert_allclose(report.scale.high / report.scale.low, clean.scale.high / clean.scale.low, rtol=0.05)
+
+
+class TestMarks:
+    """A verdict does not contradict the marks beside it."""
+
+    def test_a_measurable_deviation_within_the_tolerance_is_said(self):
+        report = judged(1.03 * drawn("calibrated", n=100_000))
+        assert report.verdict == "calibrated"
+        assert "ece_q" in report.marked
+        assert "ECE(q)" in report.reason
+        assert report.reason.endswith("a deviation that is measurable, but smaller than 5%")
+
+    def test_error_bars_that_are_wrong_by_size_are_said(self):
+        rng = np.random.default_rng(0)
+        sigma = rng.choice([0.5, 2.0], 20_000)
+        y = rng.standard_normal(20_000) * np.where(sigma < 1, 1.15, 0.82) * sigma
+        report = fcal.evaluate(mean=np.zeros(20_000), std=sigma, target=y, tolerance=0.07)
+        assert report.verdict == "calibrated"
+        assert report.sizes_are_off(0.07)
+        assert "error bars of one size are too small and of another too large" in report.reason
+
+    def test_every_mark_of_a_calibrated_verdict_is_named(self):
+        # about one in five reports of calibrated data has a mark, by chance
+        generator, marked = torch.Generator().manual_seed(0), 0
+        for _ in range(40):
+            report = judged(torch.randn(4000, generator=generator, dtype=torch.float64))
+            marked += bool(report.marked)
+            assert bool(report.marked) == ("above what 95 % of calibrated models score" in report.reason)
+            assert ("▲" in str(report)) == bool(report.marked)
+        assert 1 <= marked <= 25
+
+    def test_symbols_are_explained_where_they_stand(self):
+        text = str(judged(drawn("scale 1.2"), df=10, bins=8))
+        for symbol in ("z: residual", "q: sum of K = 10", "ECE, MCE:", "S = 8", "ENCE:", "▲: above"):
+            assert symbol in text
+        assert "ENCE: mean relative gap" in judged(drawn("calibrated"))._repr_html_()
+
+
+def test_a_bias_also_tells_the_scale():
+    assert "around it, errors are 1.0" in judged(drawn("bias 0.2")).reason
 
 
 def test_gap_of_scale_is_the_largest_distance_of_two_normal_laws():

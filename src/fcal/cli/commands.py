@@ -51,6 +51,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"fcal {fcal.__version__}")
     commands = top.add_subparsers(metavar="COMMAND", required=True)
     _add_evaluate(commands)
+    _add_compare(commands)
     _add_recalibrate(commands)
     _add_train(commands)
     _add_predict(commands)
@@ -95,9 +96,7 @@ def _add_evaluate(commands: Commands) -> None:
     groups.add_argument("--group", metavar="COL", help="report on each value of this column too")
     groups.add_argument("--by-output", action="store_true", help="report on each of several outputs too")
     groups.add_argument("--by-sigma", action="store_true", help="report on each factor of two of the predicted sd too")
-    command.add_argument("--cluster", metavar="COL", help="rows of one value belong together (an image, a drive)")
-    command.add_argument("--df", metavar="K", type=int, default=75, help="squared residuals in a sum q (default 75)")
-    command.add_argument("--bins", metavar="S", type=int, default=20, help="bins of ECE and MCE (default 20)")
+    _add_grid(command)
     command.add_argument(
         "--tolerance",
         metavar="X",
@@ -115,6 +114,31 @@ def _add_evaluate(commands: Commands) -> None:
     detection.add_argument(
         "--inclusive", action="store_true", help="x2 and y2 are the last pixel of a box, as in RVC1's own files"
     )
+
+
+def _add_grid(command: _Parser) -> None:
+    command.add_argument("--cluster", metavar="COL", help="rows of one value belong together (an image, a drive)")
+    command.add_argument("--df", metavar="K", type=int, default=75, help="squared residuals in a sum q (default 75)")
+    command.add_argument("--bins", metavar="S", type=int, default=20, help="bins of ECE and MCE (default 20)")
+
+
+def _add_compare(commands: Commands) -> None:
+    command = _command(
+        commands,
+        "compare",
+        "fcal.cli.compare",
+        "tell which of several models is better on the same targets, and whether that is more than chance",
+        "fcal compare old.csv new.csv --out page.html",
+    )
+    command.add_argument(
+        "path",
+        nargs="+",
+        metavar="FILE|GLOB|DIR",
+        help="predictions of one model each, for the same rows in the same order; the first is the reference",
+    )
+    _add_columns(command)
+    _add_grid(command)
+    command.add_argument("--out", metavar="PAGE.html", help="write a page with pictures")
 
 
 def _add_recalibrate(commands: Commands) -> None:
@@ -137,6 +161,9 @@ def _add_recalibrate(commands: Commands) -> None:
     )
     command.add_argument(
         "--per-output", action="store_true", help="temperature, affine: a repair of its own for each output"
+    )
+    command.add_argument(
+        "--group", metavar="COL", help="repair each value of this column, small groups drawn to the others"
     )
     command.add_argument(
         "--cluster", metavar="COL", help="rows of one value belong together, in the table that is printed"

@@ -20,7 +20,7 @@ from fcal.cli.consoles import report_console
 from fcal.metrics import Report, sigma_groups
 from fcal.metrics.accumulation import accumulate
 from fcal.metrics.report_from_state import report_from_state
-from fcal.metrics.report_text import GROUP_HEADINGS, NUMBER_HEADINGS, group_rows, number_rows, score_line
+from fcal.metrics.report_text import GROUP_HEADINGS, NUMBER_HEADINGS, group_rows, legend, number_rows, score_line
 from fcal.metrics.state import Grid, State, empty_state
 from fcal.tables import SUFFIX, Chunk, Columns, Predictions, open_predictions, read_origin
 from fcal.tables.streams import STANDARD_INPUT
@@ -42,7 +42,7 @@ def run(arguments: Namespace, words: list[str]) -> int:
 
         return run_detections(arguments, words)
     if arguments.out is not None:
-        _check_page(Path(arguments.out))
+        check_page(Path(arguments.out))
     source = open_predictions(
         arguments.path, columns=columns_of(arguments), family=arguments.family, chunk_rows=_CHUNK_ROWS
     )
@@ -53,7 +53,7 @@ def run(arguments: Namespace, words: list[str]) -> int:
         from fcal.reports.calibration import calibration_page
         from fcal.reports.page import write_html
 
-        write_html(arguments.out, calibration_page(report, source=_names(source), command=command))
+        write_html(arguments.out, calibration_page(report, source=name_of(source), command=command))
     if arguments.json:
         head = {"source": source.describe(), "command": command, "versions": provenance(), "missing": missing}
         print_json({**head, **report.as_dict()})
@@ -62,11 +62,11 @@ def run(arguments: Namespace, words: list[str]) -> int:
         _print_report(report, source.describe(), page=arguments.out, order=order)
         if missing:
             report_console().print(Text(f"{missing:,} of {missing + report.n:,} targets are missing and do not count"))
-        report_console().print(_plain(f"next: {next_step(report, arguments)}", style="bold"))
+        report_console().print(plain_text(f"next: {next_step(report, arguments, source)}", style="bold"))
     return 0
 
 
-def _check_page(out: Path) -> None:
+def check_page(out: Path) -> None:
     """Reject a page that cannot be written, before the work."""
     if out.suffix.lower() not in _PAGES:
         raise ValueError(f"expected `--out` a name that ends in .html, got {out}")
@@ -129,13 +129,13 @@ def _evaluate(source: Predictions, arguments: Namespace) -> tuple[Report, int]:
                 cluster=chunk.cluster,
                 fingerprinted=bool(fingerprints),
             )
-            state = _added(state, batch)
+            state = added_states(state, batch)
             missing += int(chunk.target.isnan().sum())
             bar.advance(len(chunk))
     counted = int(state.n.sum())
     if counted < MIN_TARGETS:
         raise ValueError(
-            f"expected `{_names(source)}` with at least {MIN_TARGETS} rows that have a target, got {counted}"
+            f"expected `{name_of(source)}` with at least {MIN_TARGETS} rows that have a target, got {counted}"
         )
     report = report_from_state(state, grid, tolerance=tolerance, fitted_on=fingerprints, group_names=names)
     return report, missing
@@ -154,12 +154,13 @@ def _groups(chunk: Chunk, source: Predictions, arguments: Namespace) -> tuple[Te
     return (None, None) if chunk.group is None else (chunk.group.codes, list(chunk.group.names))
 
 
-def _names(source: Predictions) -> str:
+def name_of(source: Predictions) -> str:
+    """Name of the file, or of the first of several."""
     first = source.files[0].name
     return first if len(source.files) == 1 else f"{first} and {len(source.files) - 1} more"
 
 
-def _added(state: State, more: State) -> State:
+def added_states(state: State, more: State) -> State:
     """Sum of two states; later chunks may have more groups."""
     wider = state if state.groups() >= more.groups() else state.with_groups(more.groups())
     wider.add_(more if more.groups() == wider.groups() else more.with_groups(wider.groups()))
@@ -178,44 +179,87 @@ def _fitted_on(source: Predictions) -> frozenset[str]:
 def _print_report(report: Report, source: str, *, page: str | None, order: str) -> None:
     """Print verdict, numbers and groups of a report."""
     console = report_console()
-    console.print(_plain(source, style="dim"))
+    console.print(plain_text(source, style="dim"))
     console.print(Text.assemble((report.word, _colour(report)), ": ", report.reason))
     for warning in report.warnings:
-        console.print(_plain(f"warning: {warning}", style="yellow"))
+        console.print(plain_text(f"warning: {warning}", style="yellow"))
     console.print(_numbers(report))
+    for line in legend(report):
+        console.print(Text(line, style="dim"))
     console.print(Text(score_line(report)))
     if report.groups:
         console.print(_group_table(report.groups, order))
     console.print(Text(f"{report.n:,} scalars; {report.assumption}; smooth test of N(0, 1): p = {report.p_value:.3g}"))
     if page is not None:
-        console.print(_plain(f"page: {page}"))
+        console.print(plain_text(f"page: {page}"))
 
 
-def next_step(report: Report, arguments: Namespace) -> str:
+def repaired_options(source: Predictions) -> list[str] | None:
+    """Options that read the repaired columns of a file that has some; None if it has none, or they are in use."""
+    columns, names = source.columns, source.tables[0].names
+    if columns.mean.endswith(SUFFIX) or (columns.quantiles or "").endswith(SUFFIX):
+        return None
+    target = ["--target", columns.target] if columns.target != Columns.target else []
+    if f"q50{SUFFIX}" in names:
+        return ["--quantiles", f"q*{SUFFIX}", *target]
+    mean, std = columns.mean + SUFFIX, columns.std + SUFFIX
+    if any(mean + ending in names and std + ending in names for ending in ("", "_0")):
+        return ["--mean", mean, "--std", std, *target]
+    return None
+
+
+def next_step(report: Report, arguments: Namespace, source: Predictions) -> str:
     """What to do about a verdict, as a sentence with the command to type."""
+    repaired = repaired_options(source)
+    if repaired is not None:
+        group = [] if arguments.group is None else ["--group", arguments.group]
+        check = shlex.join(["fcal", "evaluate", *arguments.path, *repaired, *group])
+        return f"{check} checks the repaired columns of this file; these are the predictions before the repair"
+    step = _step_of_verdict(report, arguments)
+    if report.wild is None:
+        return step
+    which = "look at the wild row" if report.wild.count == 1 else f"look at the {report.wild.count:,} wild rows"
+    first = f"{which} first (largest |target - mean| / std: a wrong unit, a broken label?), which no repair helps"
+    return first if report.verdict == "calibrated" and report.conclusive else f"{first}; then {step}"
+
+
+def _step_of_verdict(report: Report, arguments: Namespace) -> str:
     guide = "docs/recalibration.md"
+    by_group = arguments.group if groups_differ(report) else None
+    method = ["--method", "isotonic"] if report.verdict == "biased" else []
+    group = [] if by_group is None else ["--group", by_group]
+    applied = "PREDICTIONS.csv" if arguments.path[0] == STANDARD_INPUT else arguments.path[0]
+    files = ["--fit", "HELD_OUT.csv", "--apply", applied, "--out", "repaired.csv"]
+    command = f"fcal {shlex.join(['recalibrate', *method, *files, *group, *_column_options(arguments)])}"
+    learnt = f"by rows that the model was not trained on ({guide})"
     if report.verdict != "calibrated":
-        method = ["--method", "isotonic"] if report.verdict == "biased" else []
-        repair = [
-            "recalibrate",
-            *method,
-            "--fit",
-            "HELD_OUT.csv",
-            "--apply",
-            "PREDICTIONS.csv" if arguments.path[0] == STANDARD_INPUT else arguments.path[0],
-            "--out",
-            "repaired.csv",
-        ]
-        command = f"fcal {shlex.join([*repair, *_column_options(arguments)])}"
-        return f"{command} repairs it by rows that the model was not trained on ({guide})"
+        return f"{command} repairs {'it' if by_group is None else 'each group, as they differ,'} {learnt}"
     if not report.conclusive:
         return f"more rows: {report.n:,} cannot tell error bars that are right from those that are a little wrong"
-    off = [name for name, group in report.groups.items() if group.verdict != "calibrated"]
+    off = [name for name, own in report.groups.items() if own.verdict != "calibrated"]
     if off:
         names = ", ".join(name[:_LONGEST_GROUP] or "(empty)" for name in off[:_MOST_NAMED])
         more = f" and {len(off) - _MOST_NAMED} more" if len(off) > _MOST_NAMED else ""
-        return f"all rows together are right, but not {names}{more}: repair these groups by themselves ({guide})"
+        repair = (
+            f"repair these groups by themselves ({guide})" if by_group is None else f"{command} repairs groups {learnt}"
+        )
+        return f"all rows together are right, but not {names}{more}: {repair}"
+    if report.sizes_are_off(arguments.tolerance) and not arguments.by_sigma:
+        look = shlex.join(["fcal", "evaluate", *arguments.path, *_column_options(arguments), "--by-sigma"])
+        return (
+            f"{look} shows which error bars; recalibrate --method power repairs sizes that are spread wrongly ({guide})"
+        )
     return "nothing to repair; use the error bars"
+
+
+def groups_differ(report: Report) -> bool:
+    """Whether the scales, or the shifts, of some groups are apart by more than their intervals, which are corrected."""
+    known = [group for group in report.groups.values() if math.isfinite(group.scale.high)]
+    for name in ("scale", "shift"):
+        ends = [getattr(group, name) for group in known]
+        if ends and max(end.low for end in ends) > min(end.high for end in ends):
+            return True
+    return False
 
 
 def _column_options(arguments: Namespace) -> list[str]:
@@ -256,7 +300,7 @@ def _group_table(groups: Mapping[str, Report], order: str) -> Table:
         column.no_wrap = True
     listed = dict(shown[:_MOST_GROUPS])
     for (name, count, word, *rest), report in zip(group_rows(listed), listed.values(), strict=True):
-        table.add_row(_plain(name[:_LONGEST_GROUP]), count, Text(word, style=_colour(report)), *rest)
+        table.add_row(plain_text(name[:_LONGEST_GROUP]), count, Text(word, style=_colour(report)), *rest)
     return table
 
 
@@ -270,9 +314,9 @@ def _badness(item: tuple[str, Report]) -> tuple[bool, float]:
 def _colour(report: Report) -> str:
     if report.verdict != "calibrated":
         return "bold red"
-    return "bold green" if report.conclusive else "yellow"
+    return "bold green" if report.conclusive and report.wild is None else "yellow"
 
 
-def _plain(text: str, style: str = "") -> Text:
+def plain_text(text: str, style: str = "") -> Text:
     """Text from a file, in which nothing is markup."""
     return Text(printable(text), style=style)

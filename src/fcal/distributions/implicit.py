@@ -233,7 +233,7 @@ class LogOdds(NamedTuple):
 
 @torch.no_grad()
 def root(function: Callable[[Tensor], LogOdds], goal: Tensor, start: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Root of an increasing function, by Newton's method with bisection where it leaves the bracket or hardly shrinks it.
+    """Root of an increasing function, by Newton's method with bisection where it leaves or hardly shrinks the bracket.
 
     Args:
         function: Elementwise function of coordinates shaped like ``goal``.

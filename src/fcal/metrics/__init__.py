@@ -13,6 +13,7 @@ from fcal.metrics.calibration_errors import (
     repaired_floors,
 )
 from fcal.metrics.clusters import ClusterReport, cluster_calibration
+from fcal.metrics.comparison import Comparison, compare
 from fcal.metrics.depth_accuracy import DepthReport, depth_errors
 from fcal.metrics.evaluation import depth_groups, evaluate, region_groups, sigma_groups
 from fcal.metrics.report import Report
@@ -27,12 +28,14 @@ __all__ = [
     "Calibration",
     "ClusterCalibration",
     "ClusterReport",
+    "Comparison",
     "DepthErrors",
     "DepthReport",
     "Report",
     "SparsificationCurves",
     "SparsificationReport",
     "cluster_calibration",
+    "compare",
     "depth_errors",
     "depth_groups",
     "drawn_calibration_error",

@@ -42,7 +42,7 @@ _LEVEL_STEPS = 200  # the central interval of every level ends at multiples of 1
 
 
 @dataclass(frozen=True)
-class _Scored:
+class Scored:
     """Scalars of one chunk, flat; float64, or float32 where normal predictions are.
 
     Attributes:
@@ -95,7 +95,7 @@ def accumulate(
             state = empty_state(grid, groups=groups, clustered=cluster is not None, device=target.device)
         for chunk, chunk_group, chunk_cluster in chunks(selection.observation, labels):
             if chunk.target.numel():
-                _count(state, _scored(chunk), chunk_group, chunk_cluster, grid, fingerprinted=fingerprinted)
+                count_scored(state, score_chunk(chunk), chunk_group, chunk_cluster, grid, fingerprinted=fingerprinted)
         return state
 
 
@@ -140,7 +140,8 @@ def _is_normal(law: Law) -> bool:
     return law.kind is Normal and not law.transforms
 
 
-def _scored(chunk: Observation) -> _Scored:
+def score_chunk(chunk: Observation) -> Scored:
+    """Residuals, errors and scores of a chunk."""
     law = chunk.law
     if _is_normal(law):
         return _scored_normal(chunk.target, *law.parameters)
@@ -149,7 +150,7 @@ def _scored(chunk: Observation) -> _Scored:
     dims = z.shape[1] if z.dim() == 2 else 1
     error = None if mean is None else (chunk.target - mean).reshape(-1)
     spread = None if sigma is None else sigma.expand(chunk.target.shape).reshape(-1).contiguous()
-    return _Scored(
+    return Scored(
         z=z.reshape(-1).clamp(-LARGEST_Z, LARGEST_Z),
         t=torch.erf(z.reshape(-1) * math.sqrt(0.5)),
         error=error,
@@ -162,7 +163,7 @@ def _scored(chunk: Observation) -> _Scored:
     )
 
 
-def _scored_normal(target: Tensor, loc: Tensor, scale: Tensor) -> _Scored:
+def _scored_normal(target: Tensor, loc: Tensor, scale: Tensor) -> Scored:
     """The same for normal predictions, from one error function and one exponential.
 
     In float32 each term is rounded separately, so that their float64 sums do not depend on the order.
@@ -177,7 +178,7 @@ def _scored_normal(target: Tensor, loc: Tensor, scale: Tensor) -> _Scored:
         nll = z.double().square().mul_(0.5).add_(scale.double().log()).add_(LOG_SQRT_2PI)
     density = half_square.neg_().exp_()
     crps = torch.mul(z, t).add_(density, alpha=math.sqrt(2 / math.pi)).sub_(1 / math.sqrt(math.pi)).mul_(scale)
-    return _Scored(z, t, error, scale, z, nll, crps, target, None)
+    return Scored(z, t, error, scale, z, nll, crps, target, None)
 
 
 def _moments_and_crps(chunk: Observation) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
@@ -207,8 +208,8 @@ def _usable(mean: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor]:
     return mean.where(usable, torch.nan), sigma.where(usable, torch.nan)
 
 
-def _count(
-    state: State, scored: _Scored, group: Tensor | None, cluster: Tensor | None, grid: Grid, *, fingerprinted: bool
+def count_scored(
+    state: State, scored: Scored, group: Tensor | None, cluster: Tensor | None, grid: Grid, *, fingerprinted: bool
 ) -> None:
     """Add a chunk with the labels of its rows to the state."""
     z = scored.z
@@ -240,7 +241,7 @@ def _count(
             state.fingerprint.scatter_add_(0, group, hashes)
 
 
-def _terms(scored: _Scored) -> list[Term]:
+def _terms(scored: Scored) -> list[Term]:
     """The columns of ``SUMS`` after the squares of error and sigma."""
     z, t, target, ratio = scored.z.double(), scored.t.double(), scored.target.double(), scored.ratio
     z_sq = z * z
@@ -269,7 +270,7 @@ def _coverage_of_pit(pit: Tensor) -> Tensor:
     return torch.stack([below[:, bins - cut] - below[:, cut] for cut in outside], 1)
 
 
-def _count_coverage(state: State, scored: _Scored, group: Tensor | None, dims: int) -> None:
+def _count_coverage(state: State, scored: Scored, group: Tensor | None, dims: int) -> None:
     if scored.squared_distance is None:
         above = 0.5 * (1 - torch.tensor(LEVELS, dtype=torch.float64))
         distance, limits = scored.z.abs(), normal_quantile(1 - above, above).tolist()
@@ -283,7 +284,7 @@ def _count_coverage(state: State, scored: _Scored, group: Tensor | None, dims: i
             state.coverage[:, column] += dims * torch.bincount(group[within], minlength=state.groups())
 
 
-def _count_sigma(state: State, scored: _Scored, z_index: Tensor, counter: GroupCounter) -> tuple[Term, Term]:
+def _count_sigma(state: State, scored: Scored, z_index: Tensor, counter: GroupCounter) -> tuple[Term, Term]:
     """Count by sigma and by error; return the sums of squared errors and of squared sigmas."""
     if scored.sigma is None or scored.error is None:
         return None, None
@@ -298,7 +299,7 @@ def _count_sigma(state: State, scored: _Scored, z_index: Tensor, counter: GroupC
     return error_sq.sum(1), sigma_sq.sum(1)
 
 
-def _count_clusters(state: State, scored: _Scored, group: Tensor | None, cluster: Tensor) -> None:
+def _count_clusters(state: State, scored: Scored, group: Tensor | None, cluster: Tensor) -> None:
     """Add the sums of each cluster."""
     z, t = scored.z.double(), scored.t.double()
     t_sq = t * t

@@ -9,7 +9,7 @@ from typing import Any
 
 from fcal._files import write_json
 from fcal._registry import Registry
-from fcal.metrics.report_text import as_frame, as_html, as_records, as_text
+from fcal.metrics.report_text import ERRORS, as_frame, as_html, as_records, as_text
 
 VERDICTS = ("calibrated", "over-confident", "under-confident", "biased", "wrong shape")
 LEVELS = (0.5, 0.68, 0.9, 0.95, 0.99)
@@ -30,6 +30,25 @@ class Floor:
 
     expected: float
     q95: float
+
+
+@dataclass(frozen=True)
+class WildValues:
+    """Few residuals that are far beyond all others and beyond any plausible distribution: a unit, a broken label.
+
+    Attributes:
+        count: How many there are, of ``n``.
+        n: Number of residuals.
+        farthest: Size of the largest, approximately; exact for a single one.
+    """
+
+    count: int
+    n: int
+    farthest: float
+
+    def __str__(self) -> str:
+        verb = "is" if self.count == 1 else "are"
+        return f"{self.count:,} of {self.n:,} values {verb} wild (|z| up to {self.farthest:.3g})"
 
 
 @dataclass(frozen=True)
@@ -160,9 +179,11 @@ class Report:
         ence: Mean relative gap between predicted and actual RMS error over bins of sigma.
         ause: Area between the sparsification curves; 0 when sigma ranks the errors perfectly.
         coverage: Share of targets in the central interval (of vectors: ellipsoid) of each level.
-        scale: sd of z; 1 when error bars have the right size, above when they are too small.
+        scale: sd of z; 1 when error bars have the right size, above when they are too small. Like the next two and
+            the verdict it is that of all values but ``wild`` ones.
         shift: Mean of z; 0 when the prediction is not biased.
         shape: Largest gap between the CDF of z and the normal one with its moments.
+        wild: Values that are so far out that nothing about the others should be concluded from them; None without any.
         verdict: One of ``VERDICTS``.
         reason: Why, in one sentence.
         conclusive: False where "calibrated" only means that the data are too few to detect a deviation.
@@ -221,6 +242,7 @@ class Report:
     nll_split: ScoreDecomposition | None
     crps_split: ScoreDecomposition | None
     curves: Curves = field(repr=False)
+    wild: WildValues | None = None
     groups: "Mapping[str, Report]" = field(default_factory=dict, repr=False)
 
     def __str__(self) -> str:
@@ -249,8 +271,19 @@ class Report:
 
     @property
     def word(self) -> str:
-        """The verdict, with a question mark where it is not conclusive."""
-        return self.verdict if self.conclusive else f"{self.verdict}?"
+        """The verdict, with a question mark where it is not conclusive, and the number of wild values."""
+        word = self.verdict if self.conclusive else f"{self.verdict}?"
+        return word if self.wild is None else f"{word}, {self.wild.count:,} wild"
+
+    @property
+    def marked(self) -> tuple[str, ...]:
+        """Calibration errors above what 95 % of calibrated models score on as much data."""
+        return above_floors({name: (getattr(self, name), getattr(self, f"{name}_floor")) for name in ERRORS})
+
+    def sizes_are_off(self, tolerance: float) -> bool:
+        """Whether error bars of different sizes are wrong by more than a tolerance and chance, by the ENCE."""
+        floor = self.ence_floor
+        return "ence" in self.marked and floor is not None and (self.ence or 0.0) - floor.expected > tolerance
 
     def as_dict(self, *, curves: bool = False) -> dict[str, Any]:
         """Plain numbers, strings, lists and dictionaries for JSON; numbers that are not finite become None."""
@@ -260,6 +293,21 @@ class Report:
             document["curves"] = plain(self.curves)
         document["groups"] = {name: group.as_dict(curves=curves) for name, group in self.groups.items()}
         return document
+
+
+def above_floors(errors: Mapping[str, tuple[float | None, Floor | None]]) -> tuple[str, ...]:
+    """Names of calibration errors that 95 % of calibrated models stay below.
+
+    Example:
+        >>> floor = Floor(expected=0.01, q95=0.015)
+        >>> above_floors({"ece_z": (0.02, floor), "ece_q": (0.01, floor), "ence": (None, None)})
+        ('ece_z',)
+    """
+    return tuple(
+        name
+        for name, (value, floor) in errors.items()
+        if value is not None and floor is not None and math.isfinite(value) and value > floor.q95
+    )
 
 
 def _write_numbers(report: Report, path: str | os.PathLike[str]) -> None:

@@ -35,6 +35,7 @@ from fcal.metrics.report import (
     SigmaBins,
     Sparsification,
 )
+from fcal.metrics.report_text import ERRORS
 from fcal.metrics.state import Array, Grid, Integers, State, log_edges, sum_limit, usual_sums
 from fcal.metrics.summary import (
     MANY_OUT_OF_REACH,
@@ -46,6 +47,7 @@ from fcal.metrics.summary import (
     verdict_of,
 )
 
+_ALPHA = 0.05
 _FEW_CLUSTERS = 200
 _MANY_GROUPS = 20  # above, floors are interpolated: simulating one takes a tenth of a second
 _MANY_TIES = 0.05  # share of residuals in one of thousands of narrow bins
@@ -106,10 +108,11 @@ def _report(summary: Summary, tolerance: float, fitted_on: Collection[str], fami
     scale, shift = intervals(summary, family_size)
     verdict, reason, conclusive = verdict_of(summary, scale, shift, tolerance=tolerance, groups=family_size)
     sigma = _errors_by_sigma(summary, effects[1])
-    z_mean, z_var = summary.shift, summary.scale**2
+    z_mean = summary.means["z"]
+    z_var = max(summary.means["z_sq"] - z_mean**2, 0.0)
     m1, m2 = summary.means["z_sq"], summary.means["z_qu"]
     q_mean, q_var = grid.df * m1, grid.df * max(m2 - m1**2, 0.0)  # of K squares drawn with replacement
-    return Report(
+    report = Report(
         n=summary.n,
         df=grid.df,
         bins=grid.bins,
@@ -148,7 +151,32 @@ def _report(summary: Summary, tolerance: float, fitted_on: Collection[str], fami
         nll_split=_decompose_nll(summary),
         crps_split=_decompose_crps(summary),
         curves=_curves(summary, sigma, effective[0], np.array(q_floors.spread)),
+        wild=summary.wild,
     )
+    return replace(report, reason=_in_full(report, tolerance))
+
+
+def _in_full(report: Report, tolerance: float) -> str:
+    """The reason, with the wild values before it and the errors that are marked behind it."""
+    reason = report.reason if report.wild is None else f"{report.wild}; without them: {report.reason}"
+    if report.verdict != "calibrated" or not report.marked:
+        return reason
+    *names, last = (ERRORS[name] for name in report.marked)
+    listed = f"{', '.join(names)} and {last} are" if names else f"{last} is"
+    return f"{reason}; but {listed} above what 95 % of calibrated models score: {_cause(report, tolerance)}"
+
+
+def _cause(report: Report, tolerance: float) -> str:
+    """Why calibration errors are above their floors although the verdict is "calibrated"."""
+    if report.wild is not None:
+        return "wild values count there"
+    if not report.conclusive:
+        return "more rows would tell whether that is chance"
+    if report.sizes_are_off(tolerance):
+        return f"error bars of one size are too small and of another too large, by {report.ence:.0%} on average"
+    if report.p_value < _ALPHA or not (report.scale.low <= 1 <= report.scale.high):
+        return f"a deviation that is measurable, but smaller than {tolerance:.0%}"
+    return "chance does that to one in twenty calibrated models, for each of these numbers"
 
 
 def divergence_of_moments(function: Callable[..., float], mean: float, variance: float, df: int | None) -> float:

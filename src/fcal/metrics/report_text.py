@@ -8,7 +8,8 @@ if TYPE_CHECKING:
     from fcal.metrics.report import Report
 
 MISSING = "-"
-_ERRORS = {"ece_z": "ECE(z)", "mce_z": "MCE(z)", "ece_q": "ECE(q)", "mce_q": "MCE(q)", "ence": "ENCE"}
+MARK = "▲"
+ERRORS = {"ece_z": "ECE(z)", "mce_z": "MCE(z)", "ece_q": "ECE(q)", "mce_q": "MCE(q)", "ence": "ENCE"}
 _SCORES = {"nll": "NLL", "crps": "CRPS", "rmse": "RMSE", "bias": "bias", "sharpness": "sharpness", "ause": "AUSE"}
 _MOST_GROUPS = 30
 
@@ -28,11 +29,28 @@ def number_rows(report: "Report") -> list[tuple[str, str, str, str]]:
         (f"within {float(level):.0%}", f"{share:.1%}", f"{float(level):.0%}", "")
         for level, share in report.coverage.items()
     ]
-    for key, name in _ERRORS.items():
+    for key, name in ERRORS.items():
         floor = getattr(report, f"{key}_floor")
         low, high = (None, None) if floor is None else (floor.expected, floor.q95)
-        rows.append((name, number(getattr(report, key)), number(low), number(high)))
+        mark = f" {MARK}" if key in report.marked else ""
+        rows.append((name, f"{number(getattr(report, key))}{mark}", number(low), number(high)))
     return rows
+
+
+def legend(report: "Report") -> tuple[str, ...]:
+    """What the symbols of the table mean, a line each."""
+    lines = [
+        "z: residual, N(0, 1) where error bars are right; scale and shift: its sd and mean",
+        "shape: largest gap between the CDF of z and the normal one with its mean and sd",
+        f"q: sum of K = {report.df} squared residuals; within 90%: targets in central 90 % intervals",
+        f"ECE, MCE: mean and largest gap of shares in S = {report.bins} equal-probability bins, of z and q",
+        "ENCE: mean relative gap between predicted sd and actual errors, over bins of the sd",
+    ]
+    if report.marked:
+        lines.append(f"{MARK}: above what 95 % of calibrated models score on as many values")
+    if report.wild is not None:
+        lines.append("scale, shift and shape are without wild values, all other numbers with them")
+    return tuple(lines)
 
 
 def score_line(report: "Report") -> str:
@@ -62,7 +80,7 @@ NUMBER_HEADINGS = ("", "value", "calibrated model", "95 % below")
 def as_text(report: "Report") -> str:
     """Verdict, numbers, scores and groups as lines of text."""
     parts = [f"{report.word}: {report.reason}", *(f"warning: {warning}" for warning in report.warnings), ""]
-    parts += aligned([NUMBER_HEADINGS, *number_rows(report)])
+    parts += [*aligned([NUMBER_HEADINGS, *number_rows(report)]), "", *legend(report)]
     parts += ["", score_line(report), f"n = {report.n:,}, S = {report.bins}, K = {report.df}; {report.assumption}"]
     if report.groups:
         shown = group_rows(dict(list(report.groups.items())[:_MOST_GROUPS]))
@@ -79,6 +97,8 @@ def as_html(report: "Report") -> str:
         rows.append(html_table(GROUP_HEADINGS, group_rows(report.groups)))
     warnings = "".join(f"<p>warning: {escape(warning)}</p>" for warning in report.warnings)
     head = f"<p><b>{escape(report.word)}</b>: {escape(report.reason)}</p>{warnings}"
+    explained = "".join(f"<br>{escape(line)}" for line in legend(report))
+    rows[0] += f"<small>{explained.removeprefix('<br>')}</small>"
     return f"<div>{head}{rows[0]}<p>{escape(score_line(report))}</p>{''.join(rows[1:])}</div>"
 
 
@@ -109,7 +129,7 @@ def _record(name: str, report: "Report") -> dict[str, Any]:
             f"{key}_low": document[key]["low"],
             f"{key}_high": document[key]["high"],
         }
-    record |= {"shape": report.shape} | {key: document[key] for key in (*_SCORES, *_ERRORS)}
+    record |= {"shape": report.shape} | {key: document[key] for key in (*_SCORES, *ERRORS)}
     return record | {f"coverage_{level}": share for level, share in report.coverage.items()}
 
 

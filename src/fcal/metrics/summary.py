@@ -11,6 +11,7 @@ from fcal.distributions import log_survival, normal_quantile, quantile
 from fcal.metrics.calibration_errors import chi2_edges, distribution_of_q, shares_between
 from fcal.metrics.report import LEVELS, Interval
 from fcal.metrics.state import CLUSTER_SUMS, CLUSTERS, SUMS, Array, Grid, State, fingerprint_text
+from fcal.metrics.wild_residuals import moments_of_counts, wild_values
 
 MANY_OUT_OF_REACH = 0.01  # share of residuals that makes numbers doubtful
 NORMAL_KURTOSIS = 3.0
@@ -37,16 +38,19 @@ class Summary:
         rows: Number of predictions, fewer than ``n`` where they are vectors.
         means: Mean of each of ``SUMS``.
         coverage: Share of targets in the central region of each level.
+        wild: Residuals far beyond all others; what follows from z without them is marked by a star.
+        counted: Number of residuals that are not wild.
         clusters: Sums per non-empty cluster, see ``CLUSTER_SUMS``; None where rows are independent.
         pit_cdf: CDF of the PIT at the edges of its bins.
         z_cdf: CDF of z at ``grid.z_edges``.
         q_values: Rising values of q; ``q_below`` is its CDF there.
         pit_shares: Share of the PIT in each of the S equal-probability bins; ``q_shares`` likewise.
-        shift: Mean of z.
-        scale: Standard deviation of z.
-        shape: Largest gap between the CDF of z and the normal CDF with its mean and sd.
-        raw_gap: Largest gap between the CDF of z and that of N(0, 1).
-        coverage_gap: Largest gap between the levels of central regions and their coverage.
+        moments: Means of powers of z *.
+        shift: Mean of z *.
+        scale: Standard deviation of z *.
+        shape: Largest gap between the CDF of z and the normal CDF with its mean and sd *.
+        raw_gap: Largest gap between the CDF of z and that of N(0, 1) *.
+        coverage_gap: Largest gap between the levels of central regions and their coverage *.
     """
 
     def __init__(self, state: State, grid: Grid) -> None:
@@ -69,20 +73,20 @@ class Summary:
             self.z, grid.z_edges, grid.df, mean_square=None if self.out_of_reach() else self.means["z_sq"]
         )
         self.pit_shares = self.pit.reshape(grid.bins, -1).sum(1) / self.n
-        self.q_shares = self._shares_of_q()
-        self.shift = self.means["z"]
-        self.scale = math.sqrt(max(self.means["z_sq"] - self.shift**2, 0.0))
-        self.shape = _normal_gap(self.z_cdf, (grid.z_edges - self.shift) / self.scale) if self.scale > 0 else 0.0
-        self.raw_gap = _normal_gap(self.z_cdf, grid.z_edges)
-        self.coverage_gap = max(abs(share - level) for share, level in zip(self.coverage, LEVELS, strict=True))
-
-    def _shares_of_q(self) -> Array:
-        """Shares of q in equal-probability bins; those of a single square are central intervals of z."""
-        if self.grid.df > 1:
-            return shares_between(chi2_edges(self.grid.df, self.grid.bins), self.q_values, self.q_below)
-        lower, upper = np.split(self.pit, 2)
-        shares: Array = (lower[::-1] + upper).reshape(self.grid.bins, -1).sum(1) / self.n
-        return shares
+        self.q_shares = shares_of_q(self.pit, self.q_values, self.q_below, grid)
+        self.moments = {name: self.means[name] for name in ("z", "z_sq", "z_cu", "z_qu")}
+        self.counted, cdf = self.n, self.z_cdf
+        self.wild, usual = wild_values(self.z, grid.z_edges, self.n, self.means)
+        if self.wild is not None:
+            self.counted = self.n - self.wild.count
+            self.moments, cdf = moments_of_counts(usual, grid.z_edges), usual.cumsum() / self.counted
+            cdf = np.concatenate([[0.0], cdf])
+        self.shift = self.moments["z"]
+        self.scale = math.sqrt(max(self.moments["z_sq"] - self.shift**2, 0.0))
+        self.shape = _normal_gap(cdf, (grid.z_edges - self.shift) / self.scale) if self.scale > 0 else 0.0
+        self.raw_gap = _normal_gap(cdf, grid.z_edges)
+        held = (share * self.n / self.counted for share in self.coverage)
+        self.coverage_gap = max(abs(share - level) for share, level in zip(held, LEVELS, strict=True))
 
     def mean(self, name: str) -> float | None:
         """A mean, or None where the prediction does not have it."""
@@ -103,15 +107,19 @@ class Summary:
 
     def variance_of_shift(self) -> float:
         """Sampling variance of the mean of z."""
-        if self.clusters is not None:
+        if self.clusters is not None and self.wild is None:
             count, z = self._cluster_sums("count"), self._cluster_sums("z")
             return _cluster_variance(z - count * self.shift, self.n)
-        return self.scale**2 / max(self.n - 1, 1)
+        return self._inflation() * self.scale**2 / max(self.counted - 1, 1)
+
+    def _inflation(self) -> float:
+        """Factor of variances where sums of clusters hold wild values: that of shares, which these do not spoil."""
+        return 1.0 if self.clusters is None else max(self._effect_on_shares(), 1.0)
 
     def variance_of_square(self) -> float:
         """Sampling variance of the variance of z."""
-        if self.clusters is None:
-            return self._independent_variance_of_square()
+        if self.clusters is None or self.wild is not None:
+            return self._inflation() * self._independent_variance_of_square()
         count, z, z_sq = (self._cluster_sums(name) for name in ("count", "z", "z_sq"))
         centred = z_sq - 2 * self.shift * z + count * self.shift**2
         return _cluster_variance(centred - count * self.scale**2, self.n)
@@ -119,12 +127,12 @@ class Summary:
     def _independent_variance_of_square(self) -> float:
         # Few rows do not determine a fourth moment: it is shrunk towards that of a normal distribution.
         excess = self._central_moment(4) - self.scale**4
-        shrunk = (self.n * excess + _PRIOR_ROWS * 2 * self.scale**4) / (self.n + _PRIOR_ROWS)
-        return max(shrunk, 0.0) / max(self.n - 1, 1)
+        shrunk = (self.counted * excess + _PRIOR_ROWS * 2 * self.scale**4) / (self.counted + _PRIOR_ROWS)
+        return max(shrunk, 0.0) / max(self.counted - 1, 1)
 
     def _central_moment(self, order: int) -> float:
         """Third or fourth central moment of z."""
-        b, (m2, m3, m4) = self.shift, (self.means[name] for name in ("z_sq", "z_cu", "z_qu"))
+        b, (m2, m3, m4) = self.shift, (self.moments[name] for name in ("z_sq", "z_cu", "z_qu"))
         return m3 - 3 * b * m2 + 2 * b**3 if order == 3 else m4 - 4 * b * m3 + 6 * b**2 * m2 - 3 * b**4
 
     def describe_shape(self) -> str:
@@ -140,18 +148,31 @@ class Summary:
         """Sampling variance with clusters relative to independent rows: of shares of the PIT, and of squares of z."""
         if self.clusters is None:
             return 1.0, 1.0
+        plain = self._independent_variance_of_square()
+        return self._effect_on_shares(), self.variance_of_square() / plain if plain > 0 else 1.0
+
+    def _effect_on_shares(self) -> float:
+        assert self.clusters is not None
         counts = self.clusters[:, len(CLUSTER_SUMS) :]
         share = counts.sum(0) / self.n
         scatter = counts - self._cluster_sums("count")[:, None] * share
         independent = float((share * (1 - share)).sum()) / self.n
-        of_pit = sum(_cluster_variance(column, self.n) for column in scatter.T) / max(independent, 1e-300)
-        plain = self._independent_variance_of_square()
-        return of_pit, self.variance_of_square() / plain if plain > 0 else 1.0
+        return sum(_cluster_variance(column, self.n) for column in scatter.T) / max(independent, 1e-300)
 
     def _cluster_sums(self, name: str) -> Array:
         assert self.clusters is not None
         column: Array = self.clusters[:, CLUSTER_SUMS.index(name)]
         return column
+
+
+def shares_of_q(pit: Array, q_values: Array, q_below: Array, grid: Grid) -> Array:
+    """Shares of q in equal-probability bins; those of a single square are central intervals of z. Shape (..., S)."""
+    if grid.df > 1:
+        return shares_between(chi2_edges(grid.df, grid.bins), q_values, q_below)
+    lower, upper = np.split(pit, 2, axis=-1)
+    folded = (lower[..., ::-1] + upper).reshape(*pit.shape[:-1], grid.bins, -1).sum(-1)
+    shares: Array = folded / pit.sum(-1, keepdims=True)
+    return shares
 
 
 def _array(field: torch.Tensor) -> Array:
@@ -186,7 +207,7 @@ def normal_cdf(z: Array) -> Array:
 
 
 @lru_cache(maxsize=4096)
-def _student_limit(df: int, tests: int) -> float:
+def student_limit(df: int, tests: int) -> float:
     """Two-sided critical value of each of several tests at a joint level of 5 %."""
     tail = torch.tensor(_ALPHA / (2 * tests), dtype=torch.float64)
     if df < _FEW:
@@ -202,7 +223,7 @@ def _student_limit(df: int, tests: int) -> float:
 def intervals(summary: Summary, tests: int) -> tuple[Interval, Interval]:
     """Confidence intervals of the sd of z (symmetric in its logarithm) and of its mean, of several at a joint 95 %."""
     units = summary.n if summary.clusters is None else len(summary.clusters)
-    limit = _student_limit(max(units - 1, 1), tests)
+    limit = student_limit(max(units - 1, 1), tests)
     scale, shift = summary.scale, summary.shift
     half = limit * math.sqrt(summary.variance_of_shift())
     widening = limit * math.sqrt(summary.variance_of_square()) / (2 * scale**2) if scale > 0 else 0.0
@@ -276,7 +297,7 @@ def _exceeded(summary: Summary, tolerance: float, groups: int) -> dict[str, floa
         gaps["biased"] = math.erf(abs(shift.value) / math.sqrt(8))
     # Kolmogorov's bound on the gap of a calibrated model; the gap to a fitted normal CDF is smaller still.
     log_tail = math.log(_ALPHA / (_QUESTIONS * groups) / 2)
-    chance = math.sqrt(-0.5 * log_tail * summary.design_effect()[0] / summary.n)
+    chance = math.sqrt(-0.5 * log_tail * summary.design_effect()[0] / summary.counted)
     tolerated = _DENSITY_AT_MEAN * tolerance
     if summary.shape > max(tolerated, chance):
         gaps["wrong shape"] = summary.shape
@@ -308,7 +329,7 @@ def _reason(word: str, scale: Interval, shift: Interval, summary: Summary) -> st
         side = "above" if shift.value > 0 else "below"
         near, far = sorted((abs(shift.low), abs(shift.high)))
         where = f"{_figure(abs(shift.value))} ({_figure(near)} to {_figure(far)})"
-        return f"targets lie {where} predicted sd {side} the mean on average"
+        return f"targets lie {where} predicted sd {side} the mean on average; around it, errors are {spread} of that sd"
     gap = f"even with their own mean and scale, the CDF of residuals is {summary.shape:.3f} off the normal one"
     return f"{gap} ({summary.describe_shape()})"
 

@@ -2,6 +2,7 @@
 
 import os
 
+from fcal.recalibration.by_group import ByGroup
 from fcal.recalibration.choosing import Candidate, Choice, choose
 from fcal.recalibration.gp_beta import GPBeta
 from fcal.recalibration.quantile_maps import Conformal, Isotonic
@@ -11,6 +12,7 @@ from fcal.recalibration.scaling import Affine, Power, Temperature
 
 __all__ = [
     "Affine",
+    "ByGroup",
     "Candidate",
     "Choice",
     "Conformal",
@@ -28,13 +30,13 @@ __all__ = [
 
 
 def names() -> list[str]:
-    """Names of all methods, as on the command line.
+    """Names of all methods, as on the command line; :class:`ByGroup` combines one of them with groups.
 
     Example:
         >>> names()
         ['affine', 'conformal', 'gp-beta', 'isotonic', 'power', 'scale-and-shape', 'temperature']
     """
-    return sorted(METHODS.names())
+    return sorted(name for name in METHODS.names() if name != ByGroup.method)
 
 
 def by_name(method: str) -> type[Recalibrator]:

@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,11 +11,13 @@ from torch.distributions import Distribution, Independent
 
 from fcal._arrays import as_flags, as_numbers
 from fcal.distributions.functional import index_select
+from fcal.recalibration.by_group import ByGroup
 from fcal.recalibration.calibration_data import calibration_data
+from fcal.recalibration.group_moves import group_moves, grouped_data
 from fcal.recalibration.quantile_maps import Conformal, Isotonic
 from fcal.recalibration.recalibrator import METHODS, Recalibrator
 from fcal.recalibration.scale_and_shape import ScaleAndShape
-from fcal.recalibration.scaling import Affine, Temperature
+from fcal.recalibration.scaling import Affine, Temperature, rescaled_prediction
 from fcal.residuals import standardize
 from fcal.scores import crps
 
@@ -80,7 +83,7 @@ class Choice:
         return self.recalibrator.transform(pred)
 
 
-def choose(pred: Distribution, target: Tensor, *, valid_mask: Tensor | None = None) -> Choice:
+def choose(pred: Distribution, target: Tensor, *, valid_mask: Tensor | None = None, group: Any = None) -> Choice:
     """Choose a repair by cross-validation, and fit it to all rows.
 
     ``scale-and-shape`` is taken unless another method has a CRPS that is lower by more than three standard errors, and
@@ -92,6 +95,8 @@ def choose(pred: Distribution, target: Tensor, *, valid_mask: Tensor | None = No
         pred: Predictions on data that the model was not trained on.
         target: Their targets, NaN where missing.
         valid_mask: True where a target counts; shaped like ``target`` or its rows.
+        group: The group of each row, numbers or names: the repair is a :class:`ByGroup`, with methods compared on
+            predictions whose groups are repaired, and shifts of groups where these clearly differ.
 
     Returns:
         The repair, and what it was compared with. Of vectors it is ``temperature``, of few rows ``scale-and-shape``.
@@ -112,6 +117,8 @@ def choose(pred: Distribution, target: Tensor, *, valid_mask: Tensor | None = No
     """
     target = as_numbers("target", target)
     valid_mask = None if valid_mask is None else as_flags("valid_mask", valid_mask)
+    if group is not None:
+        return _choose_for_groups(pred, target, valid_mask, group)
     if pred.event_shape and not isinstance(pred, Independent):
         factor = Temperature().fit(pred, target, valid_mask=valid_mask)
         return Choice(recalibrator=factor, candidates={}, reason="a factor is what vectors can be repaired by")
@@ -131,6 +138,16 @@ def choose(pred: Distribution, target: Tensor, *, valid_mask: Tensor | None = No
     name = as_good[0] if as_good else _COMPARED[0]
     repair = METHODS[name]().fit(pred, target, valid_mask=valid_mask)
     return Choice(recalibrator=repair, candidates=candidates, reason=_reason(name, candidates))
+
+
+def _choose_for_groups(pred: Distribution, target: Tensor, valid_mask: Tensor | None, group: Any) -> Choice:
+    data, codes, names = grouped_data(pred, target, valid_mask, group, at_least=ScaleAndShape.least_rows)
+    moves = group_moves(data, codes, len(names), shift=False)
+    if moves.shifts_differ:
+        moves = group_moves(data, codes, len(names), shift=True)
+    inner = choose(rescaled_prediction(data.law.distribution(), moves.shift[codes], moves.factor[codes]), data.target)
+    repair = ByGroup(inner.recalibrator, shift=True if moves.shifts_differ else None)
+    return replace(inner, recalibrator=repair.fit(pred, target, valid_mask=valid_mask, group=group))
 
 
 def _held_out(name: str, law: Distribution, target: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:

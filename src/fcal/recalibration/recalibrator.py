@@ -81,7 +81,7 @@ class Recalibrator(ABC):
             count = int(data.wild.sum())
         farthest = float(data.distance.max())
         self.wild = WildRows(count=count, rows=len(data.z), farthest=farthest) if count else None
-        self._family = _signature(data.law)
+        self._family = signature(data.law)
         self.fitted_on = fingerprint(target, valid_mask)
         return self
 
@@ -100,10 +100,10 @@ class Recalibrator(ABC):
         tensors = self._fitted_tensors()
         if not isinstance(pred, Distribution):
             raise TypeError(f"expected `pred` a torch.distributions.Distribution, got {type(pred).__name__}")
-        family = _signature(law_of(pred))
+        family = signature(law_of(pred))
         if family != self._family:
             raise ValueError(f"expected `pred` of the family at fit, {self._family}, got {family}")
-        repaired: Any = self._repaired(_elementwise(pred), tensors)
+        repaired: Any = self._repaired(elementwise(pred), tensors)
         event_dims = len(pred.event_shape) - len(repaired.event_shape)
         repaired = Independent(repaired, event_dims, validate_args=False) if event_dims else repaired
         repaired.fitted_on = self.fitted_on
@@ -164,7 +164,7 @@ class Recalibrator(ABC):
         if not issubclass(method, cls):
             raise ValueError(f"expected `folder` with a recalibrator {cls.method!r}, got {method.method!r}")
         try:
-            loaded = method(**facts["options"])
+            loaded = method._from_options(facts["options"])
             loaded._family, loaded.fitted_on = facts["family"], facts["fitted_on"]
             loaded.wild = None if facts.get("wild") is None else WildRows(**facts["wild"])
             missing = [name for name in loaded.tensor_names if name not in tensors]
@@ -173,7 +173,15 @@ class Recalibrator(ABC):
         if missing:
             raise ValueError(f"expected `folder` with tensors {', '.join(missing)}, got {', '.join(tensors)}")
         loaded._tensors = {name: tensors[name] for name in loaded.tensor_names}  # files have no order
+        loaded._restored()
         return loaded
+
+    @classmethod
+    def _from_options(cls, options: Mapping[str, Any]) -> Self:
+        return cls(**options)
+
+    def _restored(self) -> None:  # noqa: B027 - most methods have nothing to do
+        """Called after the tensors were read."""
 
     def _fitted_tensors(self) -> Mapping[str, Tensor]:
         if self._tensors is None:
@@ -269,7 +277,7 @@ def _checksum(document: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _elementwise(pred: Distribution) -> Distribution:
+def elementwise(pred: Distribution) -> Distribution:
     """The prediction without ``Independent``: one distribution per scalar, or per vector of a vector family."""
     while isinstance(pred, Independent):
         pred = pred.base_dist
@@ -279,6 +287,6 @@ def _elementwise(pred: Distribution) -> Distribution:
     return law.distribution().expand(pred.batch_shape + pred.event_shape)
 
 
-def _signature(law: Law) -> str:
+def signature(law: Law) -> str:
     """Family and transforms of a prediction, which must be the same at ``fit`` and ``transform``."""
     return " under ".join([law.kind.__name__, *(type(t).__name__ for t in law.transforms)])

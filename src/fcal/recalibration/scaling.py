@@ -62,7 +62,7 @@ class _Scaling(Recalibrator):
         if factor.dim() and (pred.batch_shape[-1:] or (1,))[0] != len(factor):
             shape = tuple(pred.batch_shape)
             raise ValueError(f"expected `pred` with {len(factor)} outputs like at fit, got shape {shape}")
-        return _rescaled(pred, shift, factor)
+        return rescaled_prediction(pred, shift, factor)
 
 
 def _check_outputs(data: CalibrationData) -> None:
@@ -216,7 +216,7 @@ class Power(Recalibrator):
     def _repaired(self, pred: Distribution, tensors: Mapping[str, Tensor]) -> Distribution:
         scale = location_and_scale(law_of(pred)).scale
         factor, exponent, unit = (tensors[name].to(scale) for name in self.tensor_names)
-        return _rescaled(pred, torch.zeros(()), factor * (scale / unit).pow(exponent - 1))
+        return rescaled_prediction(pred, torch.zeros(()), factor * (scale / unit).pow(exponent - 1))
 
 
 def _power(at: Tensor) -> Tensor:
@@ -247,7 +247,7 @@ def _mean_nll(data: CalibrationData, shift: Tensor, factor: Tensor) -> Tensor:
     return -law._replace(transforms=()).distribution().log_prob(value).mean()
 
 
-def _rescaled(pred: Distribution, shift: Tensor, factor: Tensor) -> Distribution:
+def rescaled_prediction(pred: Distribution, shift: Tensor, factor: Tensor) -> Distribution:
     """Elementwise predictions, shifted and rescaled by their parameters where they have a scale, else by residuals."""
     law = law_of(pred)
     if law.family.event_dim:
@@ -264,9 +264,13 @@ def _shifted_vectors(law: Law, shift: Tensor, factor: Tensor) -> Distribution:
     factor = factor.to(loc)
     if bool((shift != 0).any()):
         tril = getattr(law.distribution(), "scale_tril")  # noqa: B009 - of both classes, but not of a common base
-        loc = loc + (tril @ shift.to(loc).unsqueeze(-1)).squeeze(-1)
+        per_row = shift.unsqueeze(-1).expand(loc.shape) if shift.shape == loc.shape[:-1] else shift
+        loc = loc + (tril @ per_row.to(loc).unsqueeze(-1)).squeeze(-1)
     powers = (1, 2) if law.kind is LowRankMultivariateNormal else (1,)  # covariance factor and diagonal
-    scaled = (value * factor.pow(power) for value, power in zip(rest, powers, strict=True))
+    scaled = (
+        value * factor.pow(power).reshape(factor.shape + (1,) * (value.dim() - factor.dim() if factor.dim() else 0))
+        for value, power in zip(rest, powers, strict=True)
+    )
     return law._replace(parameters=(loc, *scaled)).distribution()
 
 

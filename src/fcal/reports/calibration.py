@@ -4,7 +4,8 @@ import math
 import os
 
 from fcal._files import provenance
-from fcal.metrics.report import Floor, Report
+from fcal.metrics.report import Floor, Report, above_floors
+from fcal.metrics.report_text import ERRORS, MARK, legend
 from fcal.plots import report_figures
 from fcal.plots.captions import MISSING, count, interval, number, share, shortened
 from fcal.reports.page import Cell, Column, Section, escaped, page, table, write_html
@@ -14,7 +15,6 @@ _FITTED_ON = "Measured on the rows the recalibrator was fitted on: expect new da
 _MOST_GROUPS = 1000
 _MOST_DRAWN_GROUPS = 60
 _LONGEST_NAME = 80
-_ERRORS = {"ece_z": "ECE(z)", "mce_z": "MCE(z)", "ece_q": "ECE(q)", "mce_q": "MCE(q)", "ence": "ENCE"}
 
 
 def calibration_page(report: Report, *, source: str, command: str) -> str:
@@ -82,7 +82,8 @@ def _clusters(report: Report) -> str:
 def numbers_section(report: Report) -> Section:
     """Every number; calibration errors beside the scores of calibrated models, with bins, K and n."""
     tables = _errors_table(report), _coverage_table(report), _scores_table(report), _splits_table(report)
-    return Section("Numbers", f'<div class="tables">{"".join(tables)}</div>')
+    symbols = "".join(f"<li>{escaped(line)}</li>" for line in legend(report))
+    return Section("Numbers", f'<div class="tables">{"".join(tables)}</div><ul class="notes">{symbols}</ul>')
 
 
 def _errors_table(report: Report) -> str:
@@ -96,7 +97,7 @@ def _errors_table(report: Report) -> str:
         Column("n", hint="values"),
     ]
     rows: list[list[Cell | str]] = []
-    for name, title in _ERRORS.items():
+    for name, title in ERRORS.items():
         bins, df = (MISSING, MISSING) if name == "ence" else (str(report.bins), str(report.df))
         cells = _against(getattr(report, name), getattr(report, f"{name}_floor"))
         rows.append([title, *cells, bins, df, count(report.n)])
@@ -107,8 +108,8 @@ def _against(value: float | None, floor: Floor | None) -> tuple[Cell, str, str]:
     """A value and its floor; a value above the scores of 95 % of calibrated models is marked."""
     if floor is None:
         return Cell(number(value), value), MISSING, MISSING
-    above = value is not None and math.isfinite(value) and value > floor.q95
-    marked = Cell(f"{number(value)} ▲", value, "above") if above else Cell(number(value), value)
+    above = bool(above_floors({"": (value, floor)}))
+    marked = Cell(f"{number(value)} {MARK}", value, "above") if above else Cell(number(value), value)
     return marked, number(floor.expected), number(floor.q95)
 
 
@@ -253,7 +254,7 @@ def _comparison_table(before: Report, after: Report) -> str:
     for level, held in after.coverage.items():
         nominal = share(float(level), 0)
         rows.append((f"{nominal} interval holds", share(before.coverage.get(level)), share(held), nominal))
-    for name, title in _ERRORS.items():
+    for name, title in ERRORS.items():
         floor: Floor | None = getattr(after, f"{name}_floor")
         most = MISSING if floor is None else f"below {number(floor.q95)} in 95 %"
         rows.append((title, number(getattr(before, name)), number(getattr(after, name)), most))

@@ -25,8 +25,9 @@ from fcal.tables.json_lines_format import JsonLinesFile, write_json_lines
 from fcal.tables.layout import Columns
 from fcal.tables.numpy_format import ArrayFile, write_npz
 from fcal.tables.parquet_format import ParquetFile, write_parquet
-from fcal.tables.prediction_files import READERS, Chunk, Labels, Predictions, open_predictions, whole
+from fcal.tables.prediction_files import READERS, Chunk, Labels, Predictions, open_predictions, whole, whole_with_groups
 from fcal.tables.readers import OtherColumnsError, TableError, TableFile
+from fcal.tables.same_rows import side_by_side
 from fcal.tables.streams import CODECS
 from fcal.tables.torch_format import TensorFile
 from fcal.tables.writers import SUFFIX, WRITERS, read_origin, write_origin, write_repaired
@@ -49,7 +50,9 @@ __all__ = [
     "read_coco_truths",
     "read_origin",
     "read_rvc1",
+    "side_by_side",
     "whole",
+    "whole_with_groups",
     "write_coco_results",
     "write_origin",
     "write_repaired",

@@ -244,15 +244,27 @@ def whole(source: Predictions, *, advance: Callable[[int], None] | None = None) 
         >>> pred.stddev.tolist(), target.tolist()
         ([2.0, 1.0], [5.0, 3.0])
     """
-    preds, targets = [], []
+    pred, target, _ = whole_with_groups(source, advance=advance)
+    return pred, target
+
+
+def whole_with_groups(
+    source: Predictions, *, advance: Callable[[int], None] | None = None
+) -> tuple[Distribution, Tensor, Labels | None]:
+    """The same as :func:`whole`, and the groups of all rows where a column of groups was named."""
+    preds, targets, codes = [], [], []
+    names: tuple[str, ...] = ()
     for chunk in source:
         preds.append(chunk.pred)
         targets.append(chunk.target)
+        if chunk.group is not None:
+            codes.append(chunk.group.codes)
+            names = chunk.group.names
         if advance is not None:
             advance(len(chunk))
     pred = cat(preds)
     assert isinstance(pred, Distribution)
-    return pred, torch.cat(targets)
+    return pred, torch.cat(targets), Labels(torch.cat(codes), names) if codes else None
 
 
 # Group and cluster labels as integers.

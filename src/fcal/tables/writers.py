@@ -16,8 +16,9 @@ from torch.distributions import Distribution, Independent, MultivariateNormal, N
 
 from fcal._files import atomic_path, sha256_of, write_json
 from fcal.distributions import quantile
+from fcal.metrics.state import MAX_GROUPS
 from fcal.tables.layout import Columns
-from fcal.tables.prediction_files import READERS, Predictions
+from fcal.tables.prediction_files import READERS, LabelCodes, Labels, Predictions
 from fcal.tables.readers import Block, TableError, fails, file_error, message_of, numbers_of_text, shown
 from fcal.tables.streams import listed, suffix_of
 
@@ -104,7 +105,7 @@ def typed(block: Block, types: dict[str, pa.DataType]) -> pa.RecordBatch:
 def write_repaired(
     source: Predictions,
     out: str | os.PathLike[str],
-    transform: Callable[[Distribution], Distribution],
+    transform: Callable[..., Distribution],
     *,
     advance: Callable[[int], None] | None = None,
 ) -> int:
@@ -119,7 +120,8 @@ def write_repaired(
     Args:
         source: The predictions.
         out: The file to write, atomically. Its suffix chooses the format; it may be one of the inputs.
-        transform: Function from a prediction to a recalibrated one.
+        transform: Function from a prediction to a recalibrated one; if the source has a column of groups, of the
+            :class:`Labels` of its rows too.
         advance: Called after each chunk with its number of rows.
 
     Returns:
@@ -143,12 +145,16 @@ def write_repaired(
     """
     target = Path(out)
     check_out(target)
-    rows = 0
+    rows, groups = 0, LabelCodes(MAX_GROUPS)
 
     def chunks() -> Iterator[tuple[Block, dict[str, Tensor]]]:
         nonlocal rows
         for block in source.blocks(every_column=True):
-            yield block, _new_columns(source, block, transform, target)
+            own = transform
+            if source.columns.group is not None:
+                codes = groups.encode(block, source.columns.group)
+                own = partial(_with_labels, transform, Labels(codes, groups.names()))
+            yield block, _new_columns(source, block, own, target)
             rows += block.batch.num_rows
             if advance is not None:
                 advance(block.batch.num_rows)
@@ -156,6 +162,10 @@ def write_repaired(
     with atomic_path(target) as temporary:
         WRITERS[suffix_of(target)](temporary, Repair(target, source, chunks()))
     return rows
+
+
+def _with_labels(transform: Callable[..., Distribution], labels: Labels, pred: Distribution) -> Distribution:
+    return transform(pred, labels)
 
 
 def _recalibrated_columns(pred: Distribution, columns: Columns) -> dict[str, Tensor]:
