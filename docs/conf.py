@@ -1,0 +1,55 @@
+"""How `make docs` turns the Markdown pages of this folder and the docstrings of the package into HTML."""
+
+import posixpath
+import re
+import sys
+from pathlib import Path
+
+from sphinx.application import Sphinx
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "src")]
+
+import reference  # noqa: E402
+
+import fcal  # noqa: E402
+
+project, author, copyright = "fcal", "The fcal authors", "The fcal authors"  # noqa: A001
+version = release = fcal.__version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax"]
+source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
+root_doc = "index"
+exclude_patterns = ["_build", "results/*/*.md"]  # the latter are tables that pages quote
+html_theme = "alabaster"
+html_theme_options = {"description": "Error bars that are true", "page_width": "1200px", "sidebar_width": "260px"}
+html_static_path: list[str] = []
+
+myst_enable_extensions = ["dollarmath"]
+myst_heading_anchors = 4
+
+autodoc_typehints_format = "short"
+nitpicky = True  # a reference in a docstring must lead somewhere ...
+nitpick_ignore_regex = [("py:class", ".*"), ("py:obj", r".*\.Settings")]  # ... but annotations name classes of torch
+napoleon_use_ivar = True  # fields of dataclasses are described in their class
+napoleon_use_rtype = False
+
+reference.write(HERE / "api")
+
+
+def without_links_to_the_repository(app: Sphinx, page: str, source: list[str]) -> None:
+    """Show links to what is in the repository but not among the pages as paths: browsers of files follow them."""
+
+    def shown(link: re.Match[str]) -> str:
+        text, target = link[1], link[2].partition("#")[0]
+        path = posixpath.normpath(posixpath.join("docs", posixpath.dirname(page), target))
+        is_page = path.removeprefix("docs/").removesuffix(".md") in app.env.found_docs
+        is_file = path.startswith("docs/") and not path.endswith(".md") and (HERE.parent / path).is_file()
+        return link[0] if is_page or is_file else f"{text} (`{path}`)"
+
+    source[0] = re.sub(r"(?<!!)\[([^][]+)\]\((?!https?:|#)([^)\s]+)\)", shown, source[0])
+
+
+def setup(app: Sphinx) -> None:
+    """Called by Sphinx."""
+    app.connect("source-read", without_links_to_the_repository)
