@@ -34,22 +34,26 @@ nitpick_ignore_regex = [("py:class", ".*"), ("py:obj", r".*\.Settings")]  # ... 
 napoleon_use_ivar = True  # fields of dataclasses are described in their class
 napoleon_use_rtype = False
 
-reference.write(HERE / "api")
+
+CODE = r"(?s:```.*?```)|`[^`\n]+`"
+LINK = r"(?<!!)\[(?P<text>[^][]+)\]\((?!https?:|#)(?P<target>[^)#\s]+)[^)\s]*\)"
 
 
 def without_links_to_the_repository(app: Sphinx, page: str, source: list[str]) -> None:
     """Show links to what is in the repository but not among the pages as paths: browsers of files follow them."""
 
-    def shown(link: re.Match[str]) -> str:
-        text, target = link[1], link[2].partition("#")[0]
-        path = posixpath.normpath(posixpath.join("docs", posixpath.dirname(page), target))
+    def shown(found: re.Match[str]) -> str:
+        if not found["target"]:
+            return found[0]  # code
+        path = posixpath.normpath(posixpath.join("docs", posixpath.dirname(page), found["target"]))
         is_page = path.removeprefix("docs/").removesuffix(".md") in app.env.found_docs
         is_file = path.startswith("docs/") and not path.endswith(".md") and (HERE.parent / path).is_file()
-        return link[0] if is_page or is_file else f"{text} (`{path}`)"
+        return found[0] if is_page or is_file else f"{found['text']} (`{path}`)"
 
-    source[0] = re.sub(r"(?<!!)\[([^][]+)\]\((?!https?:|#)([^)\s]+)\)", shown, source[0])
+    source[0] = re.sub(f"{CODE}|{LINK}", shown, source[0])
 
 
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
+    app.connect("config-inited", lambda _app, _config: reference.write(HERE / "api"))
     app.connect("source-read", without_links_to_the_repository)
