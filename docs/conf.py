@@ -51,6 +51,8 @@ def without_links_to_the_repository(app: Sphinx, page: str, source: list[str]) -
         return found[0] if is_page or is_file else f"{found['text']} (`{path}`)"
 
     source[0] = re.sub(f"{CODE}|{LINK}", shown, source[0])
+    if page == root_doc:  # Sphinx wants a list of all pages; browsers of files would show it as code
+        source[0] += "\n```{toctree}\n:hidden:\n:glob:\n\n*\nresults/*\napi/*\n```\n"
 
 
 def setup(app: Sphinx) -> None:
