@@ -22,7 +22,14 @@ source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 root_doc = "index"
 exclude_patterns = ["_build", "results/*/*.md"]  # the latter are tables that pages quote
 html_theme = "alabaster"
-html_theme_options = {"description": "Error bars that are true", "page_width": "1200px", "sidebar_width": "260px"}
+html_theme_options = {
+    "description": "Error bars that are true",
+    "body_max_width": "auto",
+    "page_width": "1200px",
+    "sidebar_width": "260px",
+    "font_family": "sans-serif",
+    "font_size": "15px",
+}
 html_static_path: list[str] = []
 
 myst_enable_extensions = ["dollarmath"]
@@ -51,8 +58,9 @@ def without_links_to_the_repository(app: Sphinx, page: str, source: list[str]) -
         return found[0] if is_page or is_file else f"{found['text']} (`{path}`)"
 
     source[0] = re.sub(f"{CODE}|{LINK}", shown, source[0])
-    if page == root_doc:  # Sphinx wants a list of all pages; browsers of files would show it as code
-        source[0] += "\n```{toctree}\n:hidden:\n:glob:\n\n*\nresults/*\napi/*\n```\n"
+    if page == root_doc:  # the navigation follows the index; browsers of files would show the directive as code
+        pages = re.findall(r"\]\(([\w/]+)\.md\)", source[0])
+        source[0] += "\n```{toctree}\n:hidden:\n:glob:\n\n" + "\n".join([*dict.fromkeys(pages), "api/*"]) + "\n```\n"
 
 
 def setup(app: Sphinx) -> None:

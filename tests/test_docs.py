@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -31,16 +32,13 @@ PYTHON_RUN_BY = {
     "docs/crossfitting.md": "tests/crossfitting/test_page.py",
     "docs/depth.md": "tests/cli/test_predict_command.py",
     "docs/detection.md": "tests/tables/test_detection_page.py",
-    "docs/divergences.md": "tests/test_scripts.py",
-    "docs/evaluation.md": "tests/test_scripts.py",
-    "docs/families.md": "tests/test_scripts.py",
     "docs/fcal_loss.md": "tests/test_scripts.py",
     "docs/noise_families.md": "tests/test_noise_families.py",
     "docs/own_benchmark.md": "tests/benchmarks/test_own_benchmark.py",
     "docs/recalibration.md": "tests/recalibration/test_experiment.py",
     "docs/training.md": "tests/training/test_page.py",
 }
-PYTHON_RUN_HERE = ["README.md", "docs/which_tool.md"]
+PYTHON_RUN_HERE = ["README.md", "docs/divergences.md", "docs/evaluation.md", "docs/families.md", "docs/which_tool.md"]
 
 # Commands that a test elsewhere runs, in the order of their pages.
 RUN_BY = {
@@ -127,14 +125,10 @@ def in_order(said: str, printed: str) -> bool:
     return True
 
 
-def said_after(page: str, kinds: tuple[str, ...]) -> list[str]:
-    """Blocks of output that follow a block of one of these languages."""
-    found, last = [], ""
-    for kind, text in blocks(page):
-        if kind == "text" and last in kinds:
-            found.append(text)
-        last = kind
-    return found
+def said_after(page: str, language: str) -> list[str]:
+    """Blocks of output that follow a block of a language."""
+    pairs = pairwise([("", ""), *blocks(page)])
+    return [text for (last, _), (kind, text) in pairs if kind == "text" and last == language]
 
 
 def test_readme_is_short():
@@ -161,21 +155,16 @@ def test_python_of_every_page_is_run(page):
         assert Path(page).name in read(PYTHON_RUN_BY[page])
 
 
-@pytest.mark.parametrize("page", PYTHON_RUN_HERE)
-def test_python_of_a_page_prints_what_it_says(page, tmp_path):
-    code = "\n".join(text for kind, text in blocks(page) if kind == "python")
-    words = [sys.executable, "-W", "error", "-c", code]
-    run = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-    said = said_after(page, ("python",))
-    assert said
-    assert in_order("".join(said), run.stdout), run.stdout
-
-
-@pytest.mark.parametrize("page", [page for page in PAGES if quick_commands(page)])
-def test_commands_of_a_page_run_and_print_what_it_says(page, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("page", [page for page in PAGES if page in PYTHON_RUN_HERE or quick_commands(page)])
+def test_examples_of_a_page_run_and_print_what_it_says(page, tmp_path, monkeypatch, capsys):
     (tmp_path / "docs").symlink_to(ROOT / "docs")
     monkeypatch.chdir(tmp_path)
+    if page in PYTHON_RUN_HERE:  # first: it writes the files of the commands
+        code = "\n".join(text for kind, text in blocks(page) if kind == "python")
+        words = [sys.executable, "-W", "error", "-c", code]
+        run = subprocess.run(words, capture_output=True, text=True, check=False)
+        assert run.returncode == 0, run.stderr
+        assert "".join(said_after(page, "python")) == run.stdout
     if page == "docs/detection.md":
         detections = next(text for kind, text in blocks(page) if kind == "json")
         Path("detections.json").write_text(detections, encoding="utf-8")
@@ -184,8 +173,7 @@ def test_commands_of_a_page_run_and_print_what_it_says(page, tmp_path, monkeypat
         assert command.startswith("fcal "), command
         assert main(shlex.split(command)[1:]) == 0, command
     printed = capsys.readouterr().out
-    for said in said_after(page, ("shell",)):
-        assert in_order(said, printed), printed
+    assert in_order("".join(said_after(page, "shell")), printed), printed
     written = re.findall(r"--out (\S+)", " ".join(quick_commands(page)))
     assert all(Path(name).stat().st_size > 0 for name in written)
 

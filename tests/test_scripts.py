@@ -122,16 +122,6 @@ def test_page_of_families_quotes_the_speeds():
             assert any(shown in line for line in lines), name
 
 
-@pytest.mark.parametrize("page", ["families.md", "divergences.md", "evaluation.md"])
-def test_examples_of_a_page_run_and_print_what_it_says(page):
-    text = (ROOT / "docs" / page).read_text()
-    code = "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
-    result = run("-c", code)
-    assert result.returncode == 0, result.stderr
-    for said in re.findall(r"```text\n(.*?)```", text, re.DOTALL):
-        assert said in result.stdout
-
-
 def test_scripts_of_the_page_on_the_loss_calibrate_and_print_what_it_says():
     text = (ROOT / "docs/fcal_loss.md").read_text()
     result = run("-c", "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL)))
