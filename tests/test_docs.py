@@ -1,6 +1,7 @@
 """README and docs: commands and code run and print what is shown, links lead somewhere, the reference is whole."""
 
 import argparse
+import importlib
 import inspect
 import json
 import re
@@ -58,8 +59,8 @@ PARSED = {
     "fcal benchmark detection --preset quick": "minutes; tests of the benchmark run its tiny preset",
     "fcal benchmark uci --data": "downloaded data; tests of the benchmark run tables of their own",
 }
-# Options and commands that pages name and that are being built; empty when they have landed.
-COMING = {"compare", "recalibrate --group", "evaluate --samples"}
+# Commands, options and names on pages that are being built; empty when they have landed.
+COMING = {"compare", "recalibrate --group", "evaluate --samples", "fcal.distributions.Empirical"}
 
 TRUTH = {  # for the example of a file on the page of detection
     "images": [{"id": number, "height": 80, "width": 100} for number in (1, 2)],
@@ -241,6 +242,23 @@ def test_files_that_pages_name_exist():
     named = {name for page in (*PAGES, *RESULTS, *WRITTEN) for name in re.findall(pattern, read(page))}
     assert len(named) > 10
     assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+@pytest.mark.parametrize("page", [*PAGES, *WRITTEN])
+def test_names_of_the_package_on_a_page_exist(page):
+    for name in set(re.findall(r"`(fcal(?:\.\w+)+)", re.sub(r"```.*?```", "", read(page), flags=re.DOTALL))) - COMING:
+        value, parts = fcal, name.split(".")[1:]
+        for depth, part in enumerate(parts, start=1):
+            if not hasattr(value, part):
+                importlib.import_module(".".join(["fcal", *parts[:depth]]))
+            value = getattr(value, part)
+
+
+def test_pages_that_messages_and_docstrings_name_exist():
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py")]
+    named = {name for source in sources for name in re.findall(r"\bdocs/[\w/]+\.md", source)}
+    assert len(named) > 3
+    assert [name for name in named if not (ROOT / name).is_file()] == []
 
 
 def anchors(page: Path) -> set[str]:
