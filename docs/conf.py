@@ -58,6 +58,9 @@ def without_links_to_the_repository(app: Sphinx, page: str, source: list[str]) -
         return found[0] if is_page or is_file else f"{found['text']} (`{path}`)"
 
     source[0] = re.sub(f"{CODE}|{LINK}", shown, source[0])
+    if page == "api":  # names of rooms lead to their pages, which only the HTML has
+        rooms = "|".join(fcal._ROOMS)
+        source[0] = re.sub(rf"`fcal\.({rooms})`", r"[`fcal.\1`](api/fcal.\1.rst)", source[0])
     if page == root_doc:  # the navigation follows the index; browsers of files would show the directive as code
         pages = re.findall(r"\]\(([\w/]+)\.md\)", source[0])
         source[0] += "\n```{toctree}\n:hidden:\n:glob:\n\n" + "\n".join([*dict.fromkeys(pages), "api/*"]) + "\n```\n"

@@ -149,6 +149,17 @@ def test_index_has_every_page():
     assert pages - {"index.md"} <= linked
 
 
+def test_page_of_the_api_has_every_room_and_every_short_name():
+    named = set(re.findall(r"`fcal\.(\w+)`", read("docs/api.md")))
+    assert set(fcal.__all__) - {"__version__"} <= named
+
+
+def test_page_of_the_api_has_every_extra():
+    extras = re.search(r"optional-dependencies\]\n(.*?)\n\n", read("pyproject.toml"), re.DOTALL)[1]
+    named = set(re.findall(r"^\| `(\w+)` \|", read("docs/api.md"), re.MULTILINE))
+    assert set(re.findall(r"^(\w+) = \[", extras, re.MULTILINE)) - {"bench", "dev"} == named
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if any(kind == "python" for kind, _ in blocks(page))])
 def test_python_of_every_page_is_run(page):
     assert (page in PYTHON_RUN_HERE) != (page in PYTHON_RUN_BY)
