@@ -238,7 +238,9 @@ def targets(command: str) -> list[str]:
 
 def scripts() -> list[str]:
     """Scripts in commands; their arguments may need hours."""
-    return sorted({text.split()[1] for page in PAGES for text in named_commands(page) if text.startswith("python ")})
+    commands = [text.split()[1:] for page in PAGES for text in named_commands(page) if text.startswith("python ")]
+    modules = {words[1].replace(".", "/") + ".py" for words in commands if words[0] == "-m"}
+    return sorted(modules | {words[0] for words in commands if words[0] != "-m"})
 
 
 @pytest.mark.parametrize("script", scripts())
