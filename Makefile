@@ -9,7 +9,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 DEMO := oracle,oob_auto,deterministic,nll,temperature,isotonic,conformal,calibration_loss,fcal_kl,fcal_wass,ensemble_3,oof_nll
 
-.PHONY: help setup demo test lint unit wheel bench lock clean
+.PHONY: help setup demo test lint docs unit wheel bench lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -26,13 +26,16 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup ## find the red disc: the recommended row first, and what it is compared with, in a table and a page
 	$(BIN)/fcal benchmark bokeh --preset quick --methods $(DEMO) --out runs/bokeh
 
-test: lint unit wheel ## every check and test; what CI runs
+test: lint docs unit wheel ## every check and test; what CI runs
 
 lint: setup ## style, types, layers
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: setup ## pages and API reference as HTML in docs/_build/html; warnings are errors
+	$(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going --quiet docs docs/_build/html
 
 unit: setup ## doctests and tests
 	$(BIN)/python -m pytest -n 2
@@ -68,4 +71,4 @@ lock: ## rewrite constraints.txt with what resolves today, torch and torchvision
 	rm -rf .venv-lock
 
 clean: ## remove what the targets above made
-	rm -rf .venv .venv-wheel .venv-lock dist runs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf .venv .venv-wheel .venv-lock dist runs docs/_build docs/api .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

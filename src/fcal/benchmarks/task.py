@@ -32,7 +32,7 @@ class Task(ABC, Generic[Settings]):
         problem: Class of its problems, whose steps determine the available methods.
         rows: Methods in its tables, in order; None for all whose step its problems have. Methods that users add
             follow.
-        changes: Options of methods that it sets otherwise than :data:`METHODS`, by name.
+        changes: Options of methods that it sets otherwise than :data:`fcal.benchmarks.METHODS`, by name.
         version: Part of every address; raised when the same config would give other numbers.
         error: Spread that printed tables show behind a mean: ``"sd"``, or ``"se"`` for the standard error.
     """

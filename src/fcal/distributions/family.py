@@ -122,7 +122,7 @@ class Family:
         return self.parameter_dims or (0,) * len(self.parameters)
 
     def log_density(self, kind: type[Distribution], value: Tensor, *parameters: Tensor) -> Tensor:
-        """Log-density by :attr:`log_prob`, or by the ``log_prob`` of the class ``kind``."""
+        """Log-density by the field ``log_prob``, or by the ``log_prob`` of the class ``kind``."""
         if self.log_prob is not None:
             return self.log_prob(value, *parameters)
         return self.distribution(kind, parameters).log_prob(value)

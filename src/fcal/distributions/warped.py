@@ -97,7 +97,7 @@ class Warped(Distribution):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Dtype of results: the widest of the parameters, at least float32."""
+        """Dtype of results, the widest of the parameters and at least float32."""
         dtype = torch.float32
         for parameter in self._law.parameters:
             dtype = torch.promote_types(dtype, parameter.dtype)

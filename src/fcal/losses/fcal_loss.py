@@ -47,7 +47,7 @@ class FCalLoss(BatchLoss):
     If the predictions are right, residuals :math:`z` are standard normal and sums :math:`q` of K of their squares are
     chi-squared. The loss fits a normal distribution to q (or z) and returns its divergence from the target N(K, 2K) (or
     N(0, 1)). With :math:`m` the mean and :math:`s^2` the unbiased variance of :math:`z^2` over the batch (with weights,
-    see :func:`fcal.constraints.moments_of_q`), the default is
+    see ``fcal.constraints.moments_of_q``), the default is
 
     .. math:: \frac{W_2^2}{2K} = \frac K2 (m - 1)^2 + \left( \frac{s}{\sqrt 2} - 1 \right)^2
 
@@ -134,7 +134,7 @@ class FCalLoss(BatchLoss):
 
     @property
     def on(self) -> str:
-        """What is compared with its target: ``"q"``, ``"z"`` or ``"both"``."""
+        """``"q"``, ``"z"`` or ``"both"``, whichever is compared with its target."""
         return self._on
 
     @property
@@ -171,7 +171,7 @@ class FCalLoss(BatchLoss):
         return terms[0] if len(terms) == 1 else terms[0] + terms[1]
 
     def sums_objective(self) -> SumsObjective:
-        """The exact loss as :func:`fused_loss` needs it.
+        """The exact loss as ``fcal.losses._fused.fused_loss`` needs it.
 
         Raises:
             ValueError: The divergence takes the residuals themselves, which the sums do not determine.

@@ -95,7 +95,7 @@ def disc_gallery(
     """Images with the true centre, its label, and ellipses of two sigma: predicted, and of the true noise.
 
     Args:
-        shots: See :func:`fcal.plots.predicted_positions.read_gallery`.
+        shots: What ``fcal.plots.predicted_positions.read_gallery`` returns.
         methods: Rows whose ellipses are drawn, at most three; the two most compared ones where none is named.
         columns: Images in a row.
         rows: Descriptions of rows.

@@ -84,7 +84,7 @@ _RATIO = _Row("|error| / sigma", lambda frame: frame.error_ratio, "turbo", "")
 
 
 def depth_gallery(frames: Sequence[PredictedDepth]) -> matplotlib.figure.Figure:
-    """Frames side by side: image, predicted depth, predicted sigma and, where depth was measured, |error| / sigma.
+    """Frames side by side: image, predicted depth, predicted sigma and, where depth was measured, abs(error) / sigma.
 
     Colours of a row mean the same in all columns. Where sigma is true and errors are normal, two thirds of the ratios
     in the last row are below 1, and one in twenty is above 2.

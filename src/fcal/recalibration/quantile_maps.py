@@ -96,7 +96,7 @@ class Conformal(_QuantileMap):
 
     Among n calibration residuals and a new one that is exchangeable with them, every rank of the new one is equally
     likely. So the distribution that gives the r-th smallest residual the probability :math:`r / (n + 1)` is right on
-    average over calibration sets, for any n and any model. :meth:`transform` evaluates it at about :math:`\sqrt n`
+    average over calibration sets, for any n and any model. ``transform`` evaluates it at about :math:`\sqrt n`
     ranks and at ranks that halve towards both ends, down to the first and the last, linear in the normal quantile
     between them; beyond, the predicted distribution continues, rescaled. :meth:`interval` uses all ranks and makes no
     further assumption.

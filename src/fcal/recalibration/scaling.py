@@ -40,7 +40,7 @@ class _Scaling(Recalibrator):
 
     @property
     def keeps_family(self) -> bool:
-        """True: only location and scale change."""
+        """True, because only location and scale change."""
         return True
 
     def _options(self) -> dict[str, Any]:
@@ -191,7 +191,7 @@ class Power(Recalibrator):
 
     @property
     def keeps_family(self) -> bool:
-        """True: only the scale changes."""
+        """True, because only the scale changes."""
         return True
 
     def _options(self) -> dict[str, Any]:

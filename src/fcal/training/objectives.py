@@ -43,7 +43,7 @@ class ObjectiveConfig:
     r"""An objective and its options; options that an objective does not have are ignored.
 
     Attributes:
-        name: One of :func:`names`.
+        name: One of :func:`fcal.training.objectives.names`.
         lam: Weight :math:`\lambda` of a calibration loss beside the task loss.
         form: ``"convex"``, :math:`(1 - \lambda) L_{task} + \lambda L_{cal}`, or ``"additive"``,
             :math:`L_{task} + \lambda L_{cal}`.

@@ -29,7 +29,7 @@ class Settings(Budget):
     """Data and networks of a detection benchmark; the budget, as :class:`fcal.benchmarks.Budget` has it, is of heads.
 
     Args:
-        set: What is detected, a name in :data:`SETS`.
+        set: What is detected, a name in ``SETS``.
         seeds: Number of seeds; each has heads with other initial weights (and of residuals another split), or, of
             ``"kitti-mini"``, another fold to test on.
         hidden: Units of the layers of the network of residuals.

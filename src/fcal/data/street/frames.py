@@ -127,7 +127,7 @@ class StreetObject:
 
     @property
     def occlusion(self) -> int:
-        """KITTI's level: 0 for fully visible, 1 for partly and 2 for largely occluded."""
+        """Level of KITTI, 0 for fully visible, 1 for partly and 2 for largely occluded."""
         return int(self.occluded >= _PARTLY) + int(self.occluded >= _LARGELY)
 
 

@@ -214,7 +214,7 @@ class BTS(nn.Module):
 
     @property
     def depth_is(self) -> str:
-        """What predicted depth is of a log-normal distribution: ``"median"`` or ``"mean"``."""
+        """Predicted depth is the ``"median"`` or the ``"mean"`` of a log-normal distribution."""
         return self.head.depth_is
 
     @property
