@@ -48,7 +48,7 @@ def run(arguments: Namespace, words: list[str]) -> int:
     command = f"fcal {shlex.join(words)}"
     report, missing = _evaluate(source, arguments)
     if arguments.out is not None:
-        # Imported only here: plotly takes a second.
+        # Imported only here: most evaluations write no page.
         from fcal.reports.calibration import calibration_page
         from fcal.reports.page import write_html
 

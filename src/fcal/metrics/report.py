@@ -247,7 +247,6 @@ class Report:
 
         Raises:
             ValueError: The name has another ending.
-            ImportError: A page without plotly.
         """
         WRITERS[os.path.splitext(os.fspath(path))[1].lower()](self, path)  # noqa: PTH122 - also of plain strings
 
@@ -271,7 +270,7 @@ def _write_numbers(report: Report, path: str | os.PathLike[str]) -> None:
 
 
 def _write_page(report: Report, path: str | os.PathLike[str]) -> None:
-    # By name, since pages are made in a room above this one, which needs plotly.
+    # By name, since pages are made in a room above this one.
     importlib.import_module("fcal.reports.calibration").write_page(report, path)
 
 

@@ -1,7 +1,7 @@
 """The figure model: what a figure shows, as plain data.
 
 A figure is derived once, by a function of ``report_figures`` or ``benchmark_figures``, and drawn twice: by matplotlib
-for pictures and by plotly for pages. Colours are names, such as ``"data"`` or ``"series-a"``; each renderer has a
+for pictures and as SVG for pages. Colours are names, such as ``"data"`` or ``"series-a"``; each renderer has a
 palette. Marks are drawn in their order, later ones on top.
 """
 
@@ -25,7 +25,8 @@ class Line:
         marker: Diameter of the dots at its points, in pixels of a page.
         name: What it is called when hovering, and in the legend.
         labelled: Whether the legend names it.
-        hover: Lines shown when hovering, in plotly's template syntax; nothing is shown where empty.
+        hover: Lines shown when hovering, with values as ``str.format`` writes them: ``{x:.3g}``, ``{y:.1%}``, and
+            ``{0:,}`` for the first of ``extra``; nothing is shown where empty.
         extra: More values for each point, for ``hover``.
         steps: Whether ``y`` is constant between two edges, as in a histogram.
         clipped: Whether it ends at the frame of the axes.
@@ -71,7 +72,7 @@ class Bars:
 
 @dataclass(frozen=True, kw_only=True)
 class Dots:
-    """Dots with a symbol for each: ``"circle"``, ``"triangle-left"`` or ``"triangle-right"``."""
+    """Dots with a symbol for each: ``"circle"``, ``"triangle-left"`` or ``"triangle-right"``; a legend has ``name``."""
 
     x: Values
     y: Values
@@ -80,6 +81,7 @@ class Dots:
     colour: str
     hover: str
     extra: Sequence[Values]
+    name: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

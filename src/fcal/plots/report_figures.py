@@ -28,8 +28,8 @@ _BEYOND_AXES = 1e4  # regions go on beyond the axes, which a caller may widen
 _SMALLEST = 1e-300  # that a logarithmic axis can show
 _LEAST_SHARE = 5e-5  # that does not round to 0
 _ENDS, _ENDS_IN_PERCENT = (
-    "%{customdata[0]:.3~g} to %{customdata[1]:.3~g}",
-    "%{customdata[0]:.2%} to %{customdata[1]:.2%}",
+    "{0:.3g} to {1:.3g}",
+    "{0:.2%} to {1:.2%}",
 )
 
 
@@ -90,7 +90,7 @@ def _reliability_line(curve: Reliability, y: str, name: str = "") -> Line:
         colour=_colour(name),
         marker=5 if len(curve.nominal) <= _MOST_MARKERS else 0,
         name=name,
-        hover=f"nominal %{{x:.1%}}<br>{y} %{{y:.2%}}<br>calibrated models: {_ENDS_IN_PERCENT}",
+        hover=f"nominal {{x:.1%}}\n{y} {{y:.2%}}\ncalibrated models: {_ENDS_IN_PERCENT}",
         extra=list(zip(curve.low, curve.high, strict=True)),
         clipped=False,
     )
@@ -143,7 +143,7 @@ def qq(report: Report) -> Figure:
     """Quantiles of z against N(0, 1): a steeper line means error bars that are too short, a shifted one a bias."""
     x, y = report.curves.qq
     reach = max((abs(v) for v in x), default=1.0)
-    points = Line(x=x, y=y, width=1.5, marker=4, hover="N(0, 1): %{x:.3f}<br>z: %{y:.3f}")
+    points = Line(x=x, y=y, width=1.5, marker=4, hover="N(0, 1): {x:.3f}\nz: {y:.3f}")
     return Figure(
         title="Quantiles of z",
         caption=(f"sd {interval(report.scale)}", f"mean {interval(report.shift)}; n = {count(report.n)}"),
@@ -202,7 +202,7 @@ def _error_line(curve: SigmaBins, name: str) -> Line:
         width=1.5,
         marker=6,
         name=name,
-        hover=f"sigma %{{x:.3~g}}<br>error %{{y:.3~g}}<br>calibrated models: {_ENDS}<br>%{{customdata[2]:,}} values",
+        hover=f"sigma {{x:.3g}}\nerror {{y:.3g}}\ncalibrated models: {_ENDS}\n{{2:,}} values",
         extra=list(zip(curve.low, curve.high, curve.count, strict=True)),
     )
 
@@ -216,7 +216,7 @@ def sparsification(report: Report) -> Figure:
     curve = report.curves.sparsification
     if curve is None:
         raise ValueError("expected `report` of predictions that have an sd, got one without")
-    hover = "dropped %{x:.0%}<br>RMSE of the rest %{y:.3f} of all"
+    hover = "dropped {x:.0%}\nRMSE of the rest {y:.3f} of all"
     by_sigma = Line(x=curve.dropped, y=curve.by_sigma, name="largest sigma first", hover=hover)
     by_error = Line(
         x=curve.dropped,
@@ -272,7 +272,7 @@ def _group_marks(report: Report, level: float, colour: str) -> list[Mark]:
         symbols=[_symbol(value, *band) for value, band in zip(held, bands, strict=True)],
         texts=_group_names(report),
         colour=colour,
-        hover=f"{level:.0%} interval holds %{{x:.1%}}<br>calibrated groups: {_ENDS_IN_PERCENT}",
+        hover=f"{level:.0%} interval holds {{x:.1%}}\ncalibrated groups: {_ENDS_IN_PERCENT}",
         extra=bands,
     )
     return [

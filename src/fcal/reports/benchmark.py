@@ -7,10 +7,8 @@ from fcal._files import provenance
 from fcal.plots.benchmark_figures import LAW_WIDTH, PANELS, calibration_figure, learning_figure, logged_quantities
 from fcal.plots.captions import shortened
 from fcal.plots.styles import (
-    DASHES,
     Columns,
     ColumnStyle,
-    LineStyle,
     Rows,
     RowStyle,
     described,
@@ -20,7 +18,6 @@ from fcal.plots.styles import (
     shown_at_first,
 )
 from fcal.reports.page import Section, escaped, page
-from fcal.reports.plotly_renderer import colour_of, grid
 from fcal.reports.results_table import (
     FLOOR_RULE,
     ONE_SEED,
@@ -37,6 +34,7 @@ from fcal.reports.results_table import (
     table_title,
 )
 from fcal.reports.svg_gallery import gallery_html
+from fcal.reports.svg_renderer import grid, line_sample
 
 _LONGEST_NOTE = 1000
 _LONGEST_TITLE = 40
@@ -89,7 +87,6 @@ def benchmark_page(
     Raises:
         TypeError: ``tables`` is no list of mappings.
         ValueError: A table lacks columns or rows, or a figure's data do not fit together.
-        ImportError: There are figures and plotly is not installed.
     """
     sections = benchmark_sections(tables, notes=notes, rows=rows, columns=columns)
     facts = dict(provenance() if versions is None else versions)
@@ -178,7 +175,7 @@ def _calibration_sections(tables: Sequence[Table], rows: Rows) -> list[Section]:
         shown = _shown(names, list(same.values()), rows)
         figures = [calibration_figure(panel, *entry, rows, shown) for panel in PANELS for entry in same.items()]
         body = _CURVES_TEXT + _line_legend(names, shown, rows, law=True) + grid(figures, classes="two-columns")
-        sections.append(Section(heading, body, plots=True))
+        sections.append(Section(heading, body))
     return sections
 
 
@@ -191,7 +188,7 @@ def _learning_sections(table: Table, rows: Rows, columns: Columns) -> list[Secti
     if not figures:
         return []
     body = _LEARNING_TEXT + _line_legend(histories, shown, rows) + grid(figures)
-    return [Section(f"Learning: {table_title(table)}", body, plots=True)]
+    return [Section(f"Learning: {table_title(table)}", body)]
 
 
 def _shown(names: Iterable[str], tables: Sequence[Table], rows: Rows) -> set[str]:
@@ -207,16 +204,10 @@ def _line_legend(names: Iterable[str], shown: Collection[str], rows: Rows, *, la
     for name in names:
         title = escaped(shortened(row_style(rows, name).full_title, _LONGEST_TITLE))
         attributes = f'type="button" data-method="{escaped(name)}" aria-pressed="{str(name in shown).lower()}"'
-        entries.append(f"<li><button {attributes}>{_line_sample(styles[name])}{title}</button></li>")
+        entries.append(f"<li><button {attributes}>{line_sample(*styles[name])}{title}</button></li>")
     if law:
-        entries.append(f"<li>{_line_sample(LineStyle('band', 'solid'), LAW_WIDTH)}χ² or N(0, 1)</li>")
+        entries.append(f"<li>{line_sample('band', width=LAW_WIDTH)}χ² or N(0, 1)</li>")
     return f'<ul class="legend">{"".join(entries)}</ul>'
-
-
-def _line_sample(style: LineStyle, width: float = 2) -> str:
-    dashes = " ".join(map(str, DASHES[style.dash])) or "none"
-    css = f"stroke:{colour_of(style.colour)};stroke-width:{width:g};stroke-dasharray:{dashes}"
-    return f'<svg class="sample" viewBox="0 0 36 10" aria-hidden="true"><path d="M1 5H35" style="{css}"/></svg>'
 
 
 def _duration(seconds: float) -> str:

@@ -8,7 +8,7 @@ from fcal.metrics.report import Floor, Report
 from fcal.plots import report_figures
 from fcal.plots.captions import MISSING, count, interval, number, share, shortened
 from fcal.reports.page import Cell, Column, Section, escaped, page, table, write_html
-from fcal.reports.plotly_renderer import grid
+from fcal.reports.svg_renderer import grid
 
 _FITTED_ON = "Measured on the rows the recalibrator was fitted on: expect new data to do worse."
 _MOST_GROUPS = 1000
@@ -30,7 +30,6 @@ def calibration_page(report: Report, *, source: str, command: str) -> str:
 
     Raises:
         TypeError: ``report`` is not a Report.
-        ImportError: plotly is not installed.
     """
     if not isinstance(report, Report):
         raise TypeError(f"expected `report` a Report of fcal.evaluate, got {type(report).__name__}")
@@ -168,7 +167,7 @@ def plots_section(report: Report) -> Section:
     if report.curves.sigma is not None:
         figures += [report_figures.error_by_sigma(report), report_figures.sparsification(report)]
     text = "<p>Grey bands: where 95 % of perfectly calibrated models would lie on as much data.</p>"
-    return Section("Pictures", text + grid(figures), plots=True)
+    return Section("Pictures", text + grid(figures))
 
 
 def groups_section(report: Report, *, most: int = _MOST_GROUPS) -> Section:
@@ -190,7 +189,7 @@ def groups_section(report: Report, *, most: int = _MOST_GROUPS) -> Section:
     rows = (_group_row(name, groups[name]) for name in chosen)
     body = f"<p>{text}</p>{table(_GROUP_COLUMNS, rows, caption=caption, sortable=True)}"
     drawn = len(groups) <= _MOST_DRAWN_GROUPS
-    return Section("Groups", body + (grid([report_figures.coverage_by_group(report)]) if drawn else ""), plots=drawn)
+    return Section("Groups", body + (grid([report_figures.coverage_by_group(report)]) if drawn else ""))
 
 
 def _distance(group: Report) -> float:
@@ -241,7 +240,7 @@ def comparison_section(before: Report, after: Report) -> Section:
     )
     note = f'<ul class="notes"><li>{escaped(_FITTED_ON)}</li></ul>' if after.fitted_on else ""
     body = f'<div class="pair">{verdicts}</div>{note}{_comparison_table(before, after)}'
-    return Section("Before and after", body + grid(report_figures.comparison(before, after)), plots=True)
+    return Section("Before and after", body + grid(report_figures.comparison(before, after)))
 
 
 def _comparison_table(before: Report, after: Report) -> str:
