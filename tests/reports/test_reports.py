@@ -9,16 +9,21 @@ from html.parser import HTMLParser
 from xml.etree import ElementTree
 
 import pytest
+import torch
 from plots.simulated import KINDS, simulated, without_sd
+from torch.distributions import Normal
 
+import fcal
 from fcal.reports import (
     Section,
     calibration_page,
     comparison_section,
+    glossary_section,
     groups_section,
     numbers_section,
     page,
     plots_section,
+    rows_section,
     verdict_section,
     write_page,
 )
@@ -120,6 +125,43 @@ def test_drawings_are_whole_and_free_of_numbers_that_are_none():
             assert re.fullmatch(r"[MLVHvhmlaz0-9.,eZ -]+", path.attrib["d"])
 
 
+def evaluated(n=800):
+    generator = torch.Generator().manual_seed(0)
+    mean, sigma = torch.randn(n, generator=generator), 0.5 + torch.rand(n, generator=generator)
+    target = mean + sigma * torch.randn(n, generator=generator)
+    target[41] = 100.0
+    return fcal.evaluate(Normal(mean, sigma), target)
+
+
+def test_rows_of_an_evaluation_are_drawn_the_worst_with_its_number():
+    report = evaluated()
+    text = rows_section(report).body_html
+    assert re.findall("<h3>(.*?)</h3>", text) == ["Error bars, row by row", "Errors by sigma, row by row", "Worst rows"]
+    first = re.findall(r'class="y"[^>]*>(row [^<]*)<', text)[0]
+    assert first.startswith("row 42, z ")
+    bars, errors, worst = _values(text)
+    assert sum(len(mark["x"]) for mark in bars) == 60
+    assert len(errors[0]["x"]) == 400
+    assert worst[0]["x"][0] == 100.0
+    held = sum(low <= y <= high for low, y, high in zip(*_bars(report.curves.sample), strict=True))
+    assert f"{held} of 60 hold their target" in text
+
+
+def _bars(rows):
+    return rows.low, rows.target[: len(rows.low)], rows.high
+
+
+def test_page_of_a_report_that_saw_no_rows_leaves_their_pictures_out():
+    assert rows_section(simulated(n=100)) is None
+    assert "Error bars, row by row" not in calibration_page(simulated(n=100), source="s", command="c")
+
+
+def test_glossary_explains_every_error_of_the_numbers():
+    terms = re.findall("<dt>(.*?)</dt>", glossary_section().body_html)
+    assert {"z", "q", "ECE", "MCE", "ENCE", "NLL", "CRPS", "sharpness", "floor", "band"} <= set(terms)
+    assert "Glossary" in calibration_page(simulated(n=100), source="s", command="c")
+
+
 def test_colours_named_by_figures_exist_in_light_and_in_dark():
     text = page("t", [plots_section(simulated())], command="c", versions={})
     named = set(re.findall(r"var\((--[a-z-]+)\)", text.replace("var(--tone", "")))
@@ -184,6 +226,7 @@ def test_page_stays_below_a_megabyte():
     assert len(without) < 30_000
     full = calibration_page(simulated(groups=[f"camera {k}" for k in range(60)]), source="s", command="c")
     assert len(full.encode()) < 300_000
+    assert len(calibration_page(evaluated(), source="s", command="c").encode()) < 300_000
 
 
 def test_write_page_replaces_a_file_and_leaves_nothing_else(tmp_path):

@@ -21,6 +21,7 @@ from fcal.metrics import Report, sigma_groups
 from fcal.metrics.accumulation import accumulate
 from fcal.metrics.report_from_state import report_from_state
 from fcal.metrics.report_text import GROUP_HEADINGS, NUMBER_HEADINGS, group_rows, number_rows, score_line
+from fcal.metrics.row_sample import RowSampler
 from fcal.metrics.state import Grid, State, empty_state
 from fcal.tables import SUFFIX, Chunk, Columns, Predictions, open_predictions, read_origin
 
@@ -114,6 +115,7 @@ def _evaluate(source: Predictions, arguments: Namespace) -> tuple[Report, int]:
     state = empty_state(grid, clustered=arguments.cluster is not None)
     names: list[str] | None = None
     missing = 0
+    rows = RowSampler() if arguments.out is not None else None
     with ProgressBar("evaluating", total=source.rows, unit="rows") as bar:
         for chunk in source:
             group, names = _groups(chunk, source, arguments)
@@ -126,6 +128,7 @@ def _evaluate(source: Predictions, arguments: Namespace) -> tuple[Report, int]:
                 groups=count,
                 cluster=chunk.cluster,
                 fingerprinted=bool(fingerprints),
+                rows=rows,
             )
             state = _added(state, batch)
             missing += int(chunk.target.isnan().sum())
@@ -135,7 +138,7 @@ def _evaluate(source: Predictions, arguments: Namespace) -> tuple[Report, int]:
         raise ValueError(
             f"expected `{_names(source)}` with at least {MIN_TARGETS} rows that have a target, got {counted}"
         )
-    report = report_from_state(state, grid, tolerance=tolerance, fitted_on=fingerprints, group_names=names)
+    report = report_from_state(state, grid, tolerance=tolerance, fitted_on=fingerprints, group_names=names, rows=rows)
     return report, missing
 
 

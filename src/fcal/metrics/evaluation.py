@@ -14,6 +14,7 @@ from fcal._checks import check_integer, check_number, check_values
 from fcal.metrics.accumulation import accumulate
 from fcal.metrics.report import Report
 from fcal.metrics.report_from_state import report_from_state
+from fcal.metrics.row_sample import RowSampler
 from fcal.metrics.state import MAX_GROUPS, Grid
 
 ArrayLike = Any  # a tensor, or an array, series or list of another library
@@ -80,7 +81,7 @@ def evaluate(
         raise TypeError("expected `target`, the true values, got None")
     codes, names = _groups(group, group_names)
     count = len(names) if names is not None else 1
-    fingerprints = fitted_on(pred)
+    fingerprints, rows = fitted_on(pred), RowSampler()
     state = accumulate(
         pred,
         as_numbers("target", target),
@@ -90,8 +91,9 @@ def evaluate(
         groups=count,
         cluster=_clusters(cluster),
         fingerprinted=bool(fingerprints),
+        rows=rows,
     )
-    return report_from_state(state, grid, tolerance=tolerance, fitted_on=fingerprints, group_names=names)
+    return report_from_state(state, grid, tolerance=tolerance, fitted_on=fingerprints, group_names=names, rows=rows)
 
 
 def _prediction(

@@ -114,6 +114,30 @@ class Sparsification:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Single rows of an evaluation (scalars, where rows have several outputs).
+
+    Attributes:
+        row: Their numbers, from 1. Shape ``(rows,)``, as are the next four.
+        mean: Predicted mean.
+        sigma: Predicted sd.
+        target: What was measured.
+        z: Residual.
+        low: Lower ends of the central 90 % intervals of the first rows, of some or all; none where the family has no
+            quantiles.
+        high: Upper ends.
+    """
+
+    row: tuple[int, ...]
+    mean: tuple[float, ...]
+    sigma: tuple[float, ...]
+    target: tuple[float, ...]
+    z: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Curves:
     """Data of every figure of a report.
 
@@ -126,6 +150,8 @@ class Curves:
         qq: Quantiles of the standard normal distribution, and of z at the same probabilities.
         sigma: Errors by predicted sigma; None where the prediction has no sd.
         sparsification: None where the prediction has no sd.
+        sample: A fair sample of rows, in random order; None where rows were not seen one by one, or are vectors.
+        worst: Rows with the largest residuals, those first.
     """
 
     z: Reliability
@@ -136,6 +162,8 @@ class Curves:
     qq: tuple[tuple[float, ...], tuple[float, ...]]
     sigma: SigmaBins | None
     sparsification: Sparsification | None
+    sample: Rows | None = None
+    worst: Rows | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

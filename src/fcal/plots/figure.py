@@ -72,7 +72,7 @@ class Bars:
 
 @dataclass(frozen=True, kw_only=True)
 class Dots:
-    """Dots with a symbol for each: ``"circle"``, ``"triangle-left"`` or ``"triangle-right"``; a legend has ``name``."""
+    """Dots with a symbol for each: ``"circle"``, ``"triangle-left"`` or ``"triangle-right"``."""
 
     x: Values
     y: Values
@@ -81,7 +81,6 @@ class Dots:
     colour: str
     hover: str
     extra: Sequence[Values]
-    name: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +128,7 @@ class Axis:
         whole: Whether only whole numbers are marked.
         from_zero: Whether it starts at 0.
         names: Names written at 0, 1, ... instead of numbers.
+        ticks: Whether values are marked at all.
     """
 
     label: str = ""
@@ -138,6 +138,7 @@ class Axis:
     whole: bool = False
     from_zero: bool = False
     names: Sequence[str] = ()
+    ticks: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,8 +152,9 @@ class Figure:
         y: The vertical axis.
         marks: What is drawn, from the bottom to the top.
         notes: Text within the axes.
-        legend: Where the legend is; none where empty. ``"free"`` is wherever there is room in a picture; a page has a
-            legend of buttons for all its figures instead.
+        legend: Where a picture has its legend; none where empty. ``"outside"`` is below the axes, ``"above"`` in the
+            upper right corner. A page has it above the drawing. ``"free"`` is wherever there is room in a picture; a
+            page has a legend of buttons for all its figures instead.
         aspect: ``"wide"``, ``"square"``, or ``"equal"`` for a square in which both axes have the same scale.
     """
 
@@ -162,5 +164,5 @@ class Figure:
     y: Axis
     marks: Sequence[Mark]
     notes: Sequence[Note] = ()
-    legend: Literal["", "upper right", "lower left", "above", "free"] = ""
+    legend: Literal["", "upper right", "above", "outside", "free"] = ""
     aspect: Literal["wide", "square", "equal"] = "wide"

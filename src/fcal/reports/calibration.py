@@ -49,7 +49,9 @@ def write_page(report: Report, path: str | os.PathLike[str]) -> None:
 def calibration_sections(report: Report) -> list[Section]:
     """The sections of :func:`calibration_page`, for pages that hold more."""
     groups = [groups_section(report)] if report.groups else []
-    return [verdict_section(report), plots_section(report), *groups, numbers_section(report)]
+    rows = rows_section(report)
+    parts = [verdict_section(report), plots_section(report), *([rows] if rows else []), *groups]
+    return [*parts, numbers_section(report), glossary_section()]
 
 
 def verdict_section(report: Report) -> Section:
@@ -168,6 +170,47 @@ def plots_section(report: Report) -> Section:
         figures += [report_figures.error_by_sigma(report), report_figures.sparsification(report)]
     text = "<p>Grey bands: where 95 % of perfectly calibrated models would lie on as much data.</p>"
     return Section("Pictures", text + grid(figures))
+
+
+def rows_section(report: Report) -> Section | None:
+    """Single rows: a sample with its error bars, errors against sigma, and the rows with the largest residuals."""
+    figures = report_figures.row_figures(report)
+    if not figures:
+        return None
+    *beside, last = figures if figures[-1].y.names else (*figures, None)
+    text = "<p>A fair sample, the same for every page of these rows, and the rows that surprise the model most.</p>"
+    body = grid(beside, classes="two-columns") if beside else ""
+    return Section("Rows", text + body + (grid([last]) if last else ""))
+
+
+_GLOSSARY = {
+    "z": "residual: target minus predicted mean, in units of the predicted sigma; of a prediction that is not normal, "
+    "the normal quantile of the target's predicted probability. N(0, 1) where error bars are true.",
+    "q": "sum of K squared residuals. Chi-squared with K degrees of freedom where error bars are true; a wrong scale "
+    "shows in q much earlier than in z.",
+    "K, S, n": "K: squared residuals in a q. S: bins of equal probability behind ECE and MCE. n: values.",
+    "ECE": "expected calibration error: how far the shares of z (or q) in S bins are from 1/S, weighted by the shares. "
+    "Comparable only for the same S, K and n.",
+    "MCE": "maximum calibration error: the largest of these gaps.",
+    "ENCE": "mean relative gap between predicted sigma and actual root mean square error, in bins of sigma.",
+    "NLL": "mean negative log-likelihood of the targets: lower is better, calibrated and sharp at once.",
+    "CRPS": "continuous ranked probability score, in the target's unit: the absolute error, for predictions with error "
+    "bars.",
+    "sharpness": "root mean square of the predicted sigma: among calibrated models the smaller is the better.",
+    "AUSE": "area between the error left after dropping by sigma and by error: 0 where sigma ranks errors perfectly.",
+    "floor": "what a perfectly calibrated model scores on as much data, on average, and what 95 % of such models stay "
+    "below. No real model is at 0.",
+    "band": "grey: where 95 % of perfectly calibrated models would lie on as much data, at each place.",
+    "▲": "above what 95 % of calibrated models reach: more than chance.",
+}
+
+
+def glossary_section() -> Section:
+    """What the symbols of the page mean."""
+    entries = "".join(
+        f"<div><dt>{escaped(term)}</dt><dd>{escaped(text)}</dd></div>" for term, text in _GLOSSARY.items()
+    )
+    return Section("Glossary", f'<dl class="glossary">{entries}</dl>')
 
 
 def groups_section(report: Report, *, most: int = _MOST_GROUPS) -> Section:

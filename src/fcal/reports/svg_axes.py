@@ -97,6 +97,8 @@ def _values(mark: Mark, name: str) -> Sequence[float]:
 
 def ticks_of(axis: Axis, scale: Scale) -> list[tuple[float, str]]:
     """Values and labels of the ticks, so many that no two labels touch."""
+    if not axis.ticks:
+        return []
     if axis.names:
         return [(float(i), shortened(name, _LONGEST_NAME)) for i, name in enumerate(axis.names)]
     for most in (8, 6, 5, 4, 3):

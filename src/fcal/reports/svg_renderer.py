@@ -60,6 +60,10 @@ def line_sample(colour: str, dash: str = "solid", width: float = 2) -> str:
     return _sample(f'<path d="M1 5H35"{_stroke(colour, dash, width)}/>')
 
 
+def _dot_sample(colour: str, radius: float) -> str:
+    return _sample(f'<circle cx="18" cy="5" r="{radius:g}" style="fill:{colour_of(colour)}"/>')
+
+
 def _sample(shape: str) -> str:
     return f'<svg class="sample" viewBox="0 0 36 10" aria-hidden="true">{shape}</svg>'
 
@@ -73,10 +77,8 @@ def _legend(figure: Figure) -> str:
         if isinstance(mark, Bars):
             entries.append((line_sample(f"{mark.colour}-soft", width=8), mark.name))
         elif isinstance(mark, Line) and mark.name and mark.labelled:
-            entries.append((line_sample(mark.colour, mark.dash, mark.width), mark.name))
-        elif isinstance(mark, Dots) and mark.name:
-            shape = f'<path d="M18,5{_SHAPES[mark.symbols[0]]}" style="fill:{colour_of(mark.colour)}"/>'
-            entries.append((_sample(shape), mark.name))
+            dot = _dot_sample(mark.colour, mark.marker / 2)
+            entries.append((line_sample(mark.colour, mark.dash, mark.width) if mark.width else dot, mark.name))
     items = "".join(f"<li>{sample}{escaped(name)}</li>" for sample, name in entries)
     return f'<ul class="legend small">{items}</ul>'
 
