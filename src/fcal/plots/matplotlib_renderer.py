@@ -185,8 +185,18 @@ def log_ticks(ticks: Any) -> None:
 
 
 def _legend(ax: Axes, where: str) -> None:
-    corner = {"loc": "upper right" if where == "above" else where, "handlelength": 1.2, "borderaxespad": 0.1}
-    below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14), "ncols": 4, "handlelength": 1.2, "columnspacing": 1}
+    corner: dict[str, Any] = {
+        "loc": "upper right" if where == "above" else where,
+        "handlelength": 1.2,
+        "borderaxespad": 0.1,
+    }
+    below: dict[str, Any] = {
+        "loc": "upper center",
+        "bbox_to_anchor": (0.5, -0.14),
+        "ncols": 4,
+        "handlelength": 1.2,
+        "columnspacing": 1,
+    }
     style: dict[str, Any] = {"free": {"handlelength": 4}, "outside": below}.get(where, corner)
     for text in ax.legend(frameon=False, fontsize=_SMALL, **style).get_texts():
         text.set_parse_math(False)

@@ -57,6 +57,7 @@ def benchmark_page(
     *,
     command: str,
     title: str = "Benchmark",
+    conclusion: Sequence[str] = (),
     notes: Sequence[str] = (),
     seconds: float | None = None,
     versions: Mapping[str, Any] | None = None,
@@ -75,7 +76,8 @@ def benchmark_page(
             ``fcal.plots.predicted_positions.read_gallery``) and ``learning`` (see ``fcal.plots.learning_curves``).
         command: The command that was run.
         title: Of the page.
-        notes: Sentences for the top of the page.
+        conclusion: Sentences on what it showed, for the top of the page.
+        notes: Sentences on what it is, after them.
         seconds: How long it took.
         versions: Versions, commit and machine; those of this process by default.
         rows: Descriptions of rows, in the order in which they are shown; a row without one has its name as a title.
@@ -88,7 +90,7 @@ def benchmark_page(
         TypeError: ``tables`` is no list of mappings.
         ValueError: A table lacks columns or rows, or a figure's data do not fit together.
     """
-    sections = benchmark_sections(tables, notes=notes, rows=rows, columns=columns)
+    sections = benchmark_sections(tables, conclusion=conclusion, notes=notes, rows=rows, columns=columns)
     facts = dict(provenance() if versions is None else versions)
     if seconds is not None:
         facts["wall time"] = _duration(seconds)
@@ -98,6 +100,7 @@ def benchmark_page(
 def benchmark_sections(
     tables: Sequence[Table],
     *,
+    conclusion: Sequence[str] = (),
     notes: Sequence[str] = (),
     rows: Mapping[str, RowStyle] = {},
     columns: Mapping[str, ColumnStyle] = {},
@@ -107,7 +110,7 @@ def benchmark_sections(
     parts = [table.get(part) or {} for table in tables for part in ("rows", "curves", "learning")]
     rows = described(rows, (name for part in parts for name in part))
     return [
-        _introduction(tables, notes),
+        _introduction(tables, conclusion, notes),
         *(Section(table_title(table), _results(table, rows, columns)) for table in tables),
         *_calibration_sections([table for table in tables if table.get("curves")], rows),
         *(
@@ -135,8 +138,9 @@ def _checked(tables: Any) -> list[Table]:
     return list(tables)
 
 
-def _introduction(tables: Sequence[Table], notes: Sequence[str]) -> Section:
-    paragraphs = "".join(f"<p>{escaped(shortened(str(note), _LONGEST_NOTE))}</p>" for note in notes)
+def _introduction(tables: Sequence[Table], conclusion: Sequence[str], notes: Sequence[str]) -> Section:
+    marked = [*((sentence, ' class="reason"') for sentence in conclusion), *((note, "") for note in notes)]
+    paragraphs = "".join(f"<p{kind}>{escaped(shortened(str(note), _LONGEST_NOTE))}</p>" for note, kind in marked)
     rules = "".join(f"<li>{escaped(rule)}</li>" for rule in _rules(tables))
     return Section("", f'<div class="verdict">{paragraphs}<ul class="notes plain">{rules}</ul></div>')
 

@@ -177,10 +177,9 @@ def rows_section(report: Report) -> Section | None:
     figures = report_figures.row_figures(report)
     if not figures:
         return None
-    *beside, last = figures if figures[-1].y.names else (*figures, None)
+    beside, wide = [f for f in figures if not f.y.names], [f for f in figures if f.y.names]
     text = "<p>A fair sample, the same for every page of these rows, and the rows that surprise the model most.</p>"
-    body = grid(beside, classes="two-columns") if beside else ""
-    return Section("Rows", text + body + (grid([last]) if last else ""))
+    return Section("Rows", text + grid(beside, classes="two-columns") + grid(wide))
 
 
 _GLOSSARY = {

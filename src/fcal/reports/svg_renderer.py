@@ -131,15 +131,16 @@ class _Plane:
         if figure.x.label:
             texts.append(f'<text class="axis" x="{middle:.1f}" y="{self.height - 6}">{escaped(figure.x.label)}</text>')
         if figure.y.label:
-            place = f"12,{self.top + self.y.length / 2:.1f}"
+            centre = f"12,{self.top + self.y.length / 2:.1f}"
             texts.append(
-                f'<text class="axis" transform="translate({place}) rotate(-90)">{escaped(figure.y.label)}</text>'
+                f'<text class="axis" transform="translate({centre}) rotate(-90)">{escaped(figure.y.label)}</text>'
             )
         return f'<path class="grid" d="{"".join(lines)}"/>{"".join(texts)}'
 
     def _marks(self, figure: Figure) -> str:
         """Marks within the frame, which cuts them off, then those that may reach beyond it, and labels."""
-        inside, beyond = [], []
+        inside: list[str] = []
+        beyond: list[str] = []
         for mark in figure.marks:
             into = beyond if (isinstance(mark, Line) and not mark.clipped) or isinstance(mark, Dots) else inside
             into.append(self._mark(mark))
@@ -155,7 +156,7 @@ class _Plane:
                 return self._line(mark)
             case Band():
                 there = self._path(mark.x, mark.high)
-                back = self._path(mark.x[::-1], mark.low[::-1]).replace("M", "L", 1)
+                back = self._path(mark.x[::-1], mark.low[::-1]).replace("M", "L", 1)  # the first point is absolute
                 return f'<path class="area" d="{there}{back}Z" style="fill:{colour_of(mark.colour)}"/>'
             case Bars():
                 return self._bars(mark)
@@ -171,27 +172,29 @@ class _Plane:
                 return f'<path class="area" d="{corners}Z" style="fill:{colour_of(mark.colour)}"/>'
 
     def _path(self, x: Sequence[float], y: Sequence[float]) -> str:
-        """A path through points, with a gap where one is not a number."""
-        parts, command = [], "M"
+        """A path through points, with a gap where one is not a number; steps are relative, which is shorter."""
+        parts: list[str] = []
+        last: tuple[int, int] | None = None
         for a, b in zip(x, y, strict=True):
             place = self.x(a), self.y(b)
             if math.isnan(place[0]) or math.isnan(place[1]):
-                command = "M"
+                last = None
                 continue
-            parts.append(f"{command}{_short(place[0])},{_short(place[1])}")
-            command = "L"
+            here = round(10 * place[0]), round(10 * place[1])
+            parts.append(_step(*here, "M") if last is None else _step(here[0] - last[0], here[1] - last[1], "l"))
+            last = here
         return "".join(parts)
 
     def _line(self, mark: Line) -> str:
-        x, y = list(mark.x), list(mark.y)
+        x, y = mark.x, mark.y
         if mark.steps:
-            centres = [(low + high) / 2 for low, high in pairwise(x)]
-            self._hover(mark, centres, y)
-            x = [edge for edge in x for _ in range(2)][1:-1]
-            y = [value for value in y for _ in range(2)]
+            path = self._path([edge for edge in x for _ in range(2)][1:-1], [value for value in y for _ in range(2)])
+            x = [(low + high) / 2 for low, high in pairwise(x)]
         else:
-            self._hover(mark, x, y)
-        shapes = f'<path d="{self._path(x, y)}"{_stroke(mark.colour, mark.dash, mark.width)}/>' if mark.width else ""
+            path = self._path(x, y)
+        if mark.hover:
+            self._points(mark.name, mark.hover, x, y, mark.extra, row=mark.row)
+        shapes = f'<path d="{path}"{_stroke(mark.colour, mark.dash, mark.width)}/>' if mark.width else ""
         if mark.marker:
             shapes += f'<path d="{self._spots(x, y, mark.marker / 2)}" style="fill:{colour_of(mark.colour)}"/>'
         if mark.row is None:
@@ -226,10 +229,6 @@ class _Plane:
         self._points("", mark.hover, mark.x, mark.y, mark.extra, texts=mark.texts)
         return f'<path d="{"".join(shape)}" style="fill:{colour_of(mark.colour)}"/>'
 
-    def _hover(self, mark: Line, x: Sequence[float], y: Sequence[float]) -> None:
-        if mark.hover:
-            self._points(mark.name, mark.hover, x, y, mark.extra, row=mark.row)
-
     def _points(
         self, name: str, text: str, x: Sequence[float], y: Sequence[float], extra: Sequence[Any], **more: Any
     ) -> None:
@@ -242,7 +241,7 @@ class _Plane:
         self.hovers.append(entry | {key: value for key, value in more.items() if value})
 
     def _column(self, values: Sequence[float]) -> int:
-        column = [float(f"{value:.6g}") if math.isfinite(value) else None for value in values]
+        column = [_rounded(value) for value in values]
         if column not in self._columns:
             self._columns.append(column)
         return self._columns.index(column)
@@ -254,6 +253,41 @@ class _Plane:
     def _note(self, note: Note) -> str:
         x, y = note.x * self.x.length, (1 - note.y) * self.y.length
         return f'<text class="note {note.side}" x="{x:.1f}" y="{y + 4:.1f}">{escaped(note.text)}</text>'
+
+
+def _rounded(value: float) -> float | None:
+    """A value for reading, with five digits; whole numbers, which may be the number of a row, keep all of theirs.
+
+    Example:
+        >>> _rounded(0.123456789), _rounded(12345678), _rounded(float("nan"))
+        (0.12346, 12345678, None)
+    """
+    if isinstance(value, int):
+        return value
+    return float(f"{value:.5g}") if math.isfinite(value) else None
+
+
+def _step(across: int, down: int, command: str) -> str:
+    """A step of a path in tenths of a pixel.
+
+    Example:
+        >>> _step(10, -5, "M"), _step(32, 0, "l"), _step(0, 7, "l"), _step(0, 0, "l")
+        ('M1-.5', 'h3.2', 'v.7', '')
+    """
+    if command == "l" and not (across and down):
+        return f"h{_tenths(across)}" if across else f"v{_tenths(down)}" if down else ""
+    return f"{command}{_tenths(across)}{'' if down < 0 else ','}{_tenths(down)}"
+
+
+def _tenths(value: int) -> str:
+    """A number of tenths, as short as SVG allows.
+
+    Example:
+        >>> _tenths(5), _tenths(-123), _tenths(40), _tenths(0)
+        ('.5', '-12.3', '4', '0')
+    """
+    text = f"{value / 10:.1f}".removesuffix(".0")
+    return text.replace("0.", ".", 1) if text.startswith(("0.", "-0.")) else text
 
 
 def _short(value: float) -> str:
