@@ -27,7 +27,7 @@ _TITLES = {
     "ence": "ENCE",
 }
 _COLUMNS = {name: ColumnStyle(title) for name, title in _TITLES.items()}
-_MOST_QUANTITIES = 9
+_MOST_QUANTITIES = 6
 _COLOUR = "series-a"
 
 
