@@ -25,6 +25,7 @@ notes_list = partial(tables_module.notes_list, rows=ROWS, columns=COLUMNS)
 paper_table = partial(tables_module.paper_table, rows=ROWS, columns=COLUMNS)
 failures_list = partial(tables_module.failures_list, rows=ROWS)
 
+FIVE_DIGITS = 5e-5  # largest relative error of rounding to five significant digits
 HOSTILE = "</script><script>alert('x')</script>&\u2028\"<!-- %{x} $y$"
 
 
@@ -212,10 +213,10 @@ def test_figure_of_two_noises_has_four_rows_in_the_order_of_the_paper():
         return [document["columns"][mark[axis]] for axis in "xy"]
 
     curve, (edges, density) = tables[1]["curves"]["fcal_wass"]["q"], tables[0]["curves"]["nll"]["q_histogram"]
-    np.testing.assert_allclose(points(documents[3], "fcal_wass")[1], curve["empirical"], rtol=1e-5)
+    np.testing.assert_allclose(points(documents[3], "fcal_wass")[1], curve["empirical"], rtol=FIVE_DIGITS)
     centres, heights = points(documents[0], "nll")
-    np.testing.assert_allclose(centres, np.add(edges[1:], edges[:-1]) / 2, rtol=1e-5)
-    np.testing.assert_allclose(heights, density, rtol=1e-5)
+    np.testing.assert_allclose(centres, np.add(edges[1:], edges[:-1]) / 2, rtol=FIVE_DIGITS)
+    np.testing.assert_allclose(heights, density, rtol=FIVE_DIGITS)
     drawing = re.findall(r'<svg class="drawing".*?</g></svg>', section.body_html)[3]
     assert sorted(re.findall(r'class="note \w+".*?>([a-z-]+)<', drawing)) == ["over-confident", "under-confident"]
 

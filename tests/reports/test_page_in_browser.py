@@ -99,7 +99,7 @@ def test_hover_tells_nominal_and_actual_share(running, path):
 
 
 def test_script_writes_numbers_as_python_does(running, tmp_path):
-    values = [0.0, 1.0, 0.123456, 123.456, -0.00012345, 0.6827, 99.95]
+    values = [0.0, 1.0, 0.12346, 123.46, -0.00012345, 0.6827, 99.95]
     kinds = (".3g", ".6g", ".3f", ".0%", ".1%", ".2%")
     line = Line(x=values, y=range(len(values)), hover="|".join(f"{{x:{kind}}}" for kind in kinds) + "|{0:,}")
     counts = [(round(1e6 * abs(value)),) for value in values]

@@ -29,6 +29,7 @@ from fcal.reports import (
 )
 from fcal.reports.page import Cell, Column, escaped, script_json, table
 
+FIVE_DIGITS = 5e-5  # largest relative error of rounding to five significant digits
 HOSTILE = "</script><script>alert('x')</script>&\u2028\u2029\"<!--"
 
 
@@ -107,10 +108,10 @@ def test_data_of_figures_survive_the_way_into_the_page():
     report = simulated("biased")
     figures = _values(plots_section(report).body_html)
     assert len(figures) == 8
-    assert figures[0][-1]["x"] == pytest.approx(report.curves.central.nominal, rel=1e-5)
-    assert figures[0][-1]["y"] == pytest.approx(report.curves.central.empirical, rel=1e-5)
-    assert figures[3][0]["y"] == pytest.approx(report.curves.z_histogram.density, rel=1e-5)
-    assert figures[6][-1]["y"] == pytest.approx(report.curves.sigma.error, rel=1e-5)
+    assert figures[0][-1]["x"] == pytest.approx(report.curves.central.nominal, rel=FIVE_DIGITS)
+    assert figures[0][-1]["y"] == pytest.approx(report.curves.central.empirical, rel=FIVE_DIGITS)
+    assert figures[3][0]["y"] == pytest.approx(report.curves.z_histogram.density, rel=FIVE_DIGITS)
+    assert figures[6][-1]["y"] == pytest.approx(report.curves.sigma.error, rel=FIVE_DIGITS)
 
 
 def test_drawings_are_whole_and_free_of_numbers_that_are_none():
