@@ -87,7 +87,9 @@ def _draw_bars(axis: Axes, rows: tuple[Tensor, Tensor], network: Any, ensemble: 
     axis.plot(x[:, 0], torch.sin(4 * x[:, 0]), color="black", linewidth=0.8, linestyle="--", label="truth")
     axis.plot(rows[0][:, 0], rows[1][:, 0], ".", color=_GREY, markersize=4)
     axis.legend(fontsize="x-small", loc="lower right")
-    axis.set(title=f"{len(rows[0])} rows", xlabel="input", ylabel="target", ylim=(-2.6, 2.0))
+    axis.set(
+        title=f"{len(rows[0])} rows", xlabel="input", ylabel="target", ylim=(-2.6, 2.0), xticks=(-1, -0.5, 0, 0.5, 1)
+    )
 
 
 def _draw_residuals(axis: Axes, title: str, z: Tensor) -> None:
@@ -98,7 +100,8 @@ def _draw_residuals(axis: Axes, title: str, z: Tensor) -> None:
     inside = (z.abs() <= 1).double().mean()
     note = f"mean of z² {z.square().mean():.2f}\n{inside:.0%} within 1 sd"
     axis.text(0.03, 0.97, note, transform=axis.transAxes, va="top", fontsize="small")
-    axis.set(title=title, xlabel="z = (target - mean) / sd", ylim=(0, 0.62), yticks=[])
+    axis.set_title(title, fontsize="medium")
+    axis.set(xlabel="z = (target - mean) / sd", ylim=(0, 0.62), yticks=[])
 
 
 PICTURES = {"crossfit": crossfit_picture}

@@ -244,7 +244,7 @@ def test_help_and_version_import_nothing_heavy() -> None:
     script = (
         "import sys\nfrom fcal.cli import main\n"
         "try:\n    main([sys.argv[1]])\nexcept SystemExit as end:\n    assert end.code == 0\n"
-        "print({'torch', 'numpy', 'pyarrow', 'rich', 'plotly', 'matplotlib'} & set(sys.modules))"
+        "print({'torch', 'numpy', 'pyarrow', 'rich', 'matplotlib'} & set(sys.modules))"
     )
     for option in ("--help", "--version"):
         run = subprocess.run([sys.executable, "-c", script, option], capture_output=True, text=True, check=True)

@@ -34,6 +34,12 @@ def test_training_by_command_prints_and_writes(files, tmp_path, capsys):
     assert "before" in out.out
     assert out.err == f"written to {tmp_path / 'run'}\n"
     assert "epochs = 2" in (tmp_path / "run/config.toml").read_text()
+    page = (tmp_path / "run/report.html").read_text("utf-8")
+    assert f"page: {tmp_path / 'run/report.html'}" in out.out
+    assert re.findall("<h2>(.*?)</h2>", page)[:3] == ["Learning", "Before and after", "Pictures"]
+    assert "epochs = 2" in page
+    assert "http" not in page.replace("http://www.w3.org/2000/svg", "").replace("http-equiv", "")
+    assert len(page.encode()) < 300_000
 
 
 def test_json_is_one_document_and_nothing_else(files, tmp_path, capsys):

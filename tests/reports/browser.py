@@ -58,12 +58,27 @@ class Visit:
         self.dialogs.append(dialog.message)
         dialog.dismiss()
 
-    def open(self, path, *, drawn=True):
-        """Open a file from disk and wait until all of its figures are drawn."""
+    def open(self, path):
+        """Open a file from disk and wait until its script is done."""
         self.page.goto(path.as_uri())
-        if drawn:
-            self.page.wait_for_selector("html[data-drawn]", state="attached")
+        self.page.wait_for_selector("html[data-ready]", state="attached")
         return self.page
+
+
+def place_of(area, mark, point):
+    """Where on the screen a point of a figure is: of the ``mark``-th that shows its values, from the bottom."""
+    return area.evaluate(
+        """(drawing, [mark, point]) => {
+            const script = drawing.closest("figure").querySelector("script[type='application/json']");
+            const {at, x, y, columns, marks} = JSON.parse(script.textContent), chosen = marks.at(mark);
+            const share = ([low, high, , log], value) => ((log ? Math.log10(value) : value) - low) / (high - low);
+            const a = columns[chosen.x][point], b = columns[chosen.y][point];
+            const place = new DOMPoint(at[0] + x[2] * share(x, a), at[1] + y[2] * (1 - share(y, b)));
+            const {x: left, y: top} = place.matrixTransform(drawing.getScreenCTM());
+            return {left, top, x: a, y: b};
+        }""",
+        [mark, point],
+    )
 
 
 @contextmanager

@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import pytest
 from plots.simulated import simulated, without_sd
-from reports.browser import browser, visit
+from reports.browser import browser, place_of, visit
 
+from fcal.plots.figure import Axis, Figure, Line
 from fcal.reports import Section, calibration_page, comparison_section, write_page
+from fcal.reports.svg_renderer import grid
 
 HOSTILE = ("<script>alert(1)</script>", '"><img src=x onerror=alert(2)>', "<b>bold</b> &amp; $x$ %{x}", "</table>", "")
 PLOTS = 9  # eight of the report, one of the groups
@@ -56,25 +58,30 @@ def test_policy_of_the_page_forbids_requests_and_scripts_that_are_not_ours(runni
         assert any("Content Security Policy" in complaint for complaint in seen.complaints)
 
 
-def test_every_plot_is_drawn_with_all_of_its_traces(running, path):
+def test_every_plot_is_drawn_and_its_labels_lie_within_it_apart(running, path):
     with visit(running) as seen:
-        page = seen.open(path)
-        drawn = page.eval_on_selector_all(
+        drawn = seen.open(path).eval_on_selector_all(
             ".drawing",
-            """areas => areas.map(area => ({
-                name: area.getAttribute("aria-label").split(":")[0],
-                traces: area.data.length,
-                groups: area.querySelectorAll("svg .trace").length,
-                marks: [...area.querySelectorAll(".trace path")]
-                    .filter(path => path.getBBox().width + path.getBBox().height > 0).length,
-                width: area.querySelector("svg.main-svg").getBoundingClientRect().width,
-            }))""",
+            """areas => areas.map(area => {
+                const box = area.getBoundingClientRect();
+                const texts = [...area.querySelectorAll("text")].map(text => text.getBoundingClientRect());
+                const apart = (a, b) =>
+                    a.right <= b.left || b.right <= a.left || a.bottom - 2 <= b.top || b.bottom - 2 <= a.top;
+                return {
+                    name: area.getAttribute("aria-label").split(":")[0],
+                    marks: [...area.querySelectorAll("path")]
+                        .filter(path => path.getBBox().width + path.getBBox().height > 0).length,
+                    width: box.width,
+                    outside: texts.filter(t => t.left < box.left - 1 || t.right > box.right + 1).length,
+                    touching: texts.flatMap((a, i) => texts.slice(i + 1).filter(b => !apart(a, b))).length,
+                };
+            })""",
         )
         assert len(drawn) == PLOTS
         for plot in drawn:
-            assert plot["groups"] == plot["traces"] >= 2, plot
-            assert plot["marks"] >= 2, plot
+            assert plot["marks"] >= 3, plot
             assert plot["width"] > 250, plot
+            assert (plot["outside"], plot["touching"]) == (0, 0), plot
 
 
 def test_hover_tells_nominal_and_actual_share(running, path):
@@ -82,20 +89,30 @@ def test_hover_tells_nominal_and_actual_share(running, path):
         page = seen.open(path)
         area = page.locator(".drawing").first
         area.scroll_into_view_if_needed()
-        point = area.evaluate(
-            """area => {
-                const box = area.getBoundingClientRect(), {xaxis, yaxis} = area._fullLayout, data = area.data.at(-1);
-                const x = xaxis._offset + xaxis.l2p(data.x[10]), y = yaxis._offset + yaxis.l2p(data.y[10]);
-                return [box.left + x, box.top + y, data.y[10]];
-            }"""
-        )
-        page.mouse.move(point[0] - 3, point[1])
-        page.mouse.move(point[0], point[1])
-        label = area.locator(".hoverlayer .hovertext")
-        label.first.wait_for()
-        words = label.first.text_content()
+        point = place_of(area, -1, 10)
+        page.mouse.move(point["left"], point["top"])
+        words = page.locator(".tip").inner_text()
         assert "nominal 50.0%" in words
-        assert f"{100 * point[2]:.2f}%" in words
+        assert f"{100 * point['y']:.2f}%" in words
+        page.mouse.move(5, 5)
+        assert page.locator(".tip").is_hidden()
+
+
+def test_script_writes_numbers_as_python_does(running, tmp_path):
+    values = [0.0, 1.0, 0.12346, 123.46, -0.00012345, 0.6827, 99.95]
+    kinds = (".3g", ".6g", ".3f", ".0%", ".1%", ".2%")
+    line = Line(x=values, y=range(len(values)), hover="|".join(f"{{x:{kind}}}" for kind in kinds) + "|{0:,}")
+    counts = [(round(1e6 * abs(value)),) for value in values]
+    figure = Figure(title="t", x=Axis(), y=Axis(), marks=[replace(line, extra=counts)])
+    path = tmp_path / "numbers.html"
+    write_page(path, "t", [Section("", grid([figure]))], command="c", versions={})
+    with visit(running) as seen:
+        page = seen.open(path)
+        for index, (value, (count,)) in enumerate(zip(values, counts, strict=True)):
+            point = place_of(page.locator(".drawing"), 0, index)
+            page.mouse.move(point["left"], point["top"])
+            wanted = [*(format(value, kind) for kind in kinds), f"{count:,}"]
+            assert page.locator(".tip").inner_text().split("|") == wanted
 
 
 def _column(page, place):
@@ -147,7 +164,7 @@ def test_missing_numbers_are_dashes_that_sort_last(running, tmp_path):
         for _ in range(2):
             head.locator("button").click()
             assert _column(page, 1)[-1] == "g1"
-        assert page.locator(".drawing svg.main-svg").count() > 0
+        assert page.locator("svg.drawing").count() > 0
         assert seen.complaints == []
 
 
@@ -157,7 +174,7 @@ def test_hostile_names_are_shown_as_text_in_table_plot_and_title(running, path):
         shown = set(_column(page, 1))
         assert {name for name in HOSTILE if name} < shown
         assert "(empty)" in shown
-        ticks = page.locator(".plot.wide .ytick").all_text_contents()
+        ticks = page.locator(".plot.wide text.y").all_text_contents()
         assert "<b>bold</b> &amp; $x$ %…" in ticks
         assert "<script>alert(1)</scrip…" in ticks
         assert page.title() == "Calibration of <i>p</i>.csv"
@@ -172,10 +189,10 @@ def test_hostile_name_is_text_in_a_hover_label(running, path):
         page = seen.open(path)
         area = page.locator(".plot.wide .drawing")
         area.scroll_into_view_if_needed()
-        area.evaluate("area => Plotly.Fx.hover(area, [{curveNumber: 2, pointNumber: 2}])")
-        label = area.locator(".hoverlayer .hovertext").first
-        label.wait_for()
-        assert "<b>bold</b> &amp; $x$ %{x}" in label.text_content()
+        point = place_of(area, 0, 2)
+        page.mouse.move(point["left"], point["top"])
+        assert "<b>bold</b> &amp; $x$ %{x}" in page.locator(".tip").inner_text()
+        assert page.locator(".tip b b").count() == 0
         assert seen.dialogs == []
 
 
@@ -190,17 +207,35 @@ def test_phone_needs_no_sideways_scrolling(running, path):
         inside = page.eval_on_selector(".table-box:has(.sortable)", "box => box.scrollWidth > box.clientWidth")
         assert inside, "the wide table scrolls in its own box"
         right = page.eval_on_selector_all(
-            ".drawing svg.main-svg", "all => Math.max(...all.map(s => s.getBoundingClientRect().right))"
+            ".plot:not(.wide) .drawing", "all => Math.max(...all.map(s => s.getBoundingClientRect().right))"
         )
         assert right <= 390
+
+
+def test_phone_shows_at_which_side_a_table_goes_on(running, path):
+    with visit(running, viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True) as seen:
+        page = seen.open(path)
+        box = page.locator(".table-box:has(.sortable)")
+        classes = "box => [...box.classList].filter(name => name.startsWith('more')).sort()"
+        masked = "box => getComputedStyle(box).maskImage.startsWith('linear-gradient')"
+        assert box.evaluate(classes) == ["more-right"]
+        assert box.evaluate(masked)
+        for left, wanted in ((100, ["more-left", "more-right"]), (9999, ["more-left"])):
+            box.evaluate("(box, left) => { box.scrollLeft = left; }", left)
+            page.locator(".table-box.more-left").wait_for()
+            page.wait_for_timeout(100)
+            assert box.evaluate(classes) == wanted
+        assert page.locator(".plot.wide .scrolls").evaluate(classes) == ["more-right"]
+    with visit(running) as seen:
+        assert seen.open(path).locator(".tables .more-right, .more-left").count() == 0
 
 
 def _colours(page):
     return page.evaluate(
         """() => [
             getComputedStyle(document.body).backgroundColor,
-            document.querySelector(".drawing .xtick text").style.fill,
-            document.querySelector(".drawing .trace:last-child .js-line").style.stroke,
+            getComputedStyle(document.querySelector(".drawing text.x")).fill,
+            getComputedStyle(document.querySelector(".drawing g .line")).stroke,
         ]"""
     )
 
@@ -210,11 +245,9 @@ def test_dark_scheme_recolours_page_and_plots_and_so_does_the_button(running, pa
         page = seen.open(path)
         light = _colours(page)
         page.emulate_media(color_scheme="dark")
-        page.wait_for_selector("html[data-drawn=dark]")
         dark = _colours(page)
         assert all(a != b for a, b in zip(light, dark, strict=True))
         page.locator("#theme").click()
-        page.wait_for_selector("html[data-drawn=light]")
         assert _colours(page) == light
     with visit(running, color_scheme="dark") as seen:
         assert _colours(seen.open(path)) == dark
@@ -255,18 +288,14 @@ def test_comparison_draws_both_reports(running, tmp_path):
     write_page(path, "Repair", [section], command="fcal recalibrate", versions={"fcal": "1", "commit": None})
     with visit(running) as seen:
         page = seen.open(path)
-        assert page.locator(".drawing svg .legendtext").all_text_contents().count("before") == 3
+        assert page.locator(".plot .legend li").all_text_contents().count("before") == 3
         assert page.locator(".pair .word").all_text_contents() == ["over-confident", "calibrated"]
         assert page.locator("footer dd").all_text_contents() == ["1", "—"]
         assert seen.complaints == []
 
 
-def test_page_without_plots_needs_no_library(running, tmp_path):
-    path = tmp_path / "words.html"
-    write_page(path, "Words", [Section("Why", "<p>Because.</p>")], command="c", versions={})
-    with visit(running) as seen:
-        page = seen.open(path)
-        page.locator("#theme").click()
-        assert page.locator("html").get_attribute("data-theme") == "dark"
-        assert page.evaluate("typeof Plotly") == "undefined"
-        assert seen.complaints == []
+def test_page_is_read_without_its_script(running, path):
+    with visit(running, java_script_enabled=False) as seen:
+        seen.page.goto(path.as_uri())
+        assert seen.page.locator("svg.drawing").first.is_visible()
+        assert seen.page.locator("#theme").is_hidden()

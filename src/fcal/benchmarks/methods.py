@@ -173,7 +173,7 @@ def row_styles(rows: Iterable[str]) -> dict[str, RowStyle]:
         method = method_of(row)
         all_rows = isinstance(method, Trained) and method.all_rows
         styles[row] = RowStyle(
-            method.title,
+            f"{method.title} (recommended)" if row == RECOMMENDED else method.title,
             variant="all data" if all_rows else "",
             footnote=_ALL_ROWS_NOTE if all_rows else "",
             highlight=ranks.get(row),

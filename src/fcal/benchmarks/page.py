@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from fcal.benchmarks.conclusion import conclusion
 from fcal.benchmarks.methods import row_styles
 from fcal.benchmarks.runner import Benchmark
 from fcal.reports.benchmark import benchmark_page
@@ -41,6 +42,7 @@ def write_page(
         tables,
         command=command,
         title=task.title or task.name,
+        conclusion=conclusion(benchmark.tables, task.columns),
         notes=notes,
         seconds=benchmark.seconds,
         versions=versions,

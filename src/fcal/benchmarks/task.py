@@ -32,6 +32,7 @@ class Task(ABC, Generic[Settings]):
         problem: Class of its problems, whose steps determine the available methods.
         rows: Methods in its tables, in order; None for all whose step its problems have. Methods that users add
             follow.
+        usual: Methods that the command computes unless it is told otherwise, at most a dozen; None for all.
         changes: Options of methods that it sets otherwise than :data:`fcal.benchmarks.METHODS`, by name.
         version: Part of every address; raised when the same config would give other numbers.
         error: Spread that printed tables show behind a mean: ``"sd"``, or ``"se"`` for the standard error.
@@ -44,6 +45,7 @@ class Task(ABC, Generic[Settings]):
     columns: ClassVar[tuple[Column, ...]] = COLUMNS
     problem: ClassVar[type[Problem]]
     rows: ClassVar[tuple[str, ...] | None] = None
+    usual: ClassVar[tuple[str, ...] | None] = None
     changes: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     version: ClassVar[int] = 1
     error: ClassVar[str] = "sd"
@@ -96,6 +98,13 @@ class Task(ABC, Generic[Settings]):
             return chosen
         known = dict.fromkeys(METHODS.names() if self.rows is None else [*self.rows, *added()])
         return [name for name in known if self.problem.can(method_of(name).needs)]
+
+    def usual_methods(self) -> list[str] | None:
+        """Methods that the command computes by default, those that users have added among them; None for all."""
+        return None if self.usual is None else [*self.usual, *self._added()]
+
+    def _added(self) -> list[str]:
+        return [name for name in added() if self.problem.can(method_of(name).needs)]
 
     def rows_of(self, problem: Problem, methods: Sequence[str]) -> list[str]:
         """Rows in the table of a problem; a task may leave out some, or add variants."""

@@ -14,6 +14,7 @@ from rich.text import Text
 from fcal._checks import check_integer
 from fcal._files import atomic_path, provenance, removed_if_empty, writable_folder, write_json
 from fcal.benchmarks import TASKS, Benchmark, Task, benchmark, preset
+from fcal.benchmarks.conclusion import conclusion
 from fcal.benchmarks.markdown import floor_lines, spread_text
 from fcal.benchmarks.methods import RECOMMENDED, row_styles
 from fcal.benchmarks.page import write_page
@@ -26,6 +27,7 @@ from fcal.reports.results_table import ONE_SEED
 from fcal.sweeps import Store
 
 _CRASHED = 1
+_ALL = "all"  # of --methods
 _MOST_WORKERS = 256
 _ROOM_FOR_SPREAD = 140  # characters of a terminal
 
@@ -50,7 +52,7 @@ def _run(arguments: Namespace, words: list[str]) -> int:
     command = f"fcal {shlex.join(words)}"
     if getattr(arguments, "ablation", None) is not None:
         return _ablation(task, settings, arguments, command)
-    methods = None if arguments.methods is None else [name.strip() for name in arguments.methods.split(",")]
+    methods = _methods(task, arguments.methods)
     data = getattr(arguments, "data", None)
     # Rejects bad input before a folder is created.
     plan(task, task.problems(settings, Store(f"{arguments.out}/cells"), data), methods)
@@ -76,9 +78,18 @@ def _run(arguments: Namespace, words: list[str]) -> int:
     else:
         _print(done)
         print("\n".join([f"page: {page}", *(f"picture: {path}" for path in pictures)]))
+        for sentence in conclusion(done.tables, task.columns):
+            Console(soft_wrap=True).print(Text(sentence, "bold"))
     for name in done.crashed if arguments.debug else ():
         print(done.tracebacks[name], file=sys.stderr)
     return _print_crashes(dict(done.crashed))
+
+
+def _methods(task: Task[Any], typed: str | None) -> list[str] | None:
+    """Methods of ``--methods``; None for all."""
+    if typed is None:
+        return task.usual_methods()
+    return None if typed.strip() == _ALL else [name.strip() for name in typed.split(",")]
 
 
 def _draw(task: Task[Any], done: Benchmark[Any], out: Path) -> list[Path]:
@@ -137,7 +148,8 @@ def _print(done: Benchmark[Any]) -> None:
         print_in_full(_grid(task, table, spread=table.seeds > 1 and console.width >= _ROOM_FOR_SPREAD))
         for name, row in table.rows.items():
             if row.status == FAILED:  # crashed cells are reported on stderr
-                console.print(Text(f"{name} failed: {row.reason}", style="yellow"))
+                title = row_styles([name])[name].full_title
+                console.print(Text(f"{title} failed: {row.reason}", style="yellow"))
         for sentence, text in task.printed_sections(table):
             console.print(Text(sentence))
             console.print(Text(text))
@@ -147,7 +159,8 @@ def _print(done: Benchmark[Any]) -> None:
     if any(table.seeds == 1 for table in done.tables):
         notes.append(ONE_SEED)
     if RECOMMENDED in rows:
-        notes.append(f"{RECOMMENDED} is the recommended row: what fcal.crossfit does by default, docs/crossfitting.md.")
+        notes.append("The recommended row is what fcal.crossfit does by default, docs/crossfitting.md.")
+    notes.append(f"Rows as --methods takes them: {', '.join(rows)}.")
     for note in notes:
         console.print(Text(note, "dim"))
 
@@ -168,10 +181,11 @@ def _grid(task: Task[Any], table: Table, *, spread: bool) -> Grid:
         column.no_wrap = True
     for column in grid.columns[1:]:
         column.justify = "right"
+    styles = row_styles(table.rows)
     for name, row in table.rows.items():
         values = [spread_text(column, row.columns[column.name], task.error if spread else "") for column in columns]
         style = "yellow" if row.status != DONE else "bold" if name == table.details.get("recommended") else ""
-        grid.add_row(name, *values, style=style)
+        grid.add_row(styles[name].full_title, *values, style=style)
     grid.add_section()
     further = [[text.strip("*") for text in line] for line in task.beside(table)]
     for line in (*floor_lines(columns, table, "calibrated model", "95 % below"), *further):

@@ -266,7 +266,7 @@ def _add_task(tasks: Commands, name: str, entry: Entry) -> None:
     task.add_argument("--preset", default=entry.preset, help=entry.presets)
     for option in entry.options:
         task.add_argument(option.flag, metavar=option.metavar, type=option.type, help=option.help)
-    task.add_argument("--methods", metavar="A,B", help="rows to compute (default: all)")
+    task.add_argument("--methods", metavar="A,B", help="rows to compute, or all (default: a dozen at most)")
     if entry.seeds:
         task.add_argument("--seeds", metavar="N", type=int, help=entry.seeds)
     if entry.ablations:

@@ -44,7 +44,7 @@ def run(arguments: Namespace, words: list[str]) -> int:
     comparison, missing = _compared(sources, names, grid)
     command = f"fcal {shlex.join(words)}"
     if arguments.out is not None:
-        # Imported only here: plotly takes a second.
+        # Imported only here: most comparisons write no page.
         from fcal.reports.comparison import comparison_page
         from fcal.reports.page import write_html
 

@@ -21,6 +21,7 @@ from fcal.metrics import Report, sigma_groups
 from fcal.metrics.accumulation import accumulate
 from fcal.metrics.report_from_state import report_from_state
 from fcal.metrics.report_text import GROUP_HEADINGS, NUMBER_HEADINGS, group_rows, legend, number_rows, score_line
+from fcal.metrics.row_sample import RowSampler
 from fcal.metrics.state import Grid, State, empty_state
 from fcal.tables import SUFFIX, Chunk, Columns, Predictions, open_predictions, read_origin
 from fcal.tables.streams import STANDARD_INPUT
@@ -49,7 +50,7 @@ def run(arguments: Namespace, words: list[str]) -> int:
     command = f"fcal {shlex.join(words)}"
     report, missing = _evaluate(source, arguments)
     if arguments.out is not None:
-        # Imported only here: plotly takes a second.
+        # Imported only here: most evaluations write no page.
         from fcal.reports.calibration import calibration_page
         from fcal.reports.page import write_html
 
@@ -116,6 +117,7 @@ def _evaluate(source: Predictions, arguments: Namespace) -> tuple[Report, int]:
     state = empty_state(grid, clustered=arguments.cluster is not None)
     names: list[str] | None = None
     missing = 0
+    rows = RowSampler() if arguments.out is not None else None
     with ProgressBar("evaluating", total=source.rows, unit="rows") as bar:
         for chunk in source:
             group, names = _groups(chunk, source, arguments)
@@ -128,6 +130,7 @@ def _evaluate(source: Predictions, arguments: Namespace) -> tuple[Report, int]:
                 groups=count,
                 cluster=chunk.cluster,
                 fingerprinted=bool(fingerprints),
+                rows=rows,
             )
             state = added_states(state, batch)
             missing += int(chunk.target.isnan().sum())
@@ -137,7 +140,7 @@ def _evaluate(source: Predictions, arguments: Namespace) -> tuple[Report, int]:
         raise ValueError(
             f"expected `{name_of(source)}` with at least {MIN_TARGETS} rows that have a target, got {counted}"
         )
-    report = report_from_state(state, grid, tolerance=tolerance, fitted_on=fingerprints, group_names=names)
+    report = report_from_state(state, grid, tolerance=tolerance, fitted_on=fingerprints, group_names=names, rows=rows)
     return report, missing
 
 

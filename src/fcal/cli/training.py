@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from fcal._config import read_config, with_overrides
+from fcal._config import read_config, to_toml, with_overrides
 from fcal._files import provenance
 from fcal.cli.commands import plain_warnings, print_json, say
 from fcal.cli.plugins import load_plugin
@@ -24,6 +24,7 @@ from fcal.training.run_folder import TRAINING, is_finished
 if TYPE_CHECKING:
     from fcal.training import Run
 
+_PAGE = "report.html"
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _CONFIG_PREFIX = re.compile(r"(^|`)config(: |\.)")  # name of a config that has been changed since it was read
 _UNKNOWN_NAME = re.compile("expected `(model|data|objective)` one of ")
@@ -43,13 +44,38 @@ def run(arguments: Namespace, words: list[str]) -> int:
             was_finished, config = is_finished(folder), _resolved(arguments)
             with _remedies(config, folder):
                 result = _train(config, folder, arguments)
+    command = f"fcal {shlex.join(words)}"
+    page = result.folder / _PAGE
+    if not was_finished:
+        write_page(result, page, command)
     if arguments.json:
-        document = {"out": str(result.folder), "command": f"fcal {shlex.join(words)}", "versions": provenance()}
+        document = {"out": str(result.folder), "command": command, "versions": provenance()}
         print_json(document | result.report)
         return 0
     _print_report(result.report)
+    if page.exists():
+        print(f"page: {page}")
     say(f"{'already finished: nothing to do in' if was_finished else 'written to'} {result.folder}")
     return 0
+
+
+def write_page(run: "Run", path: Path, command: str) -> None:
+    """Write the page of a run that has just been trained."""
+    # Imported only now, like the training: errors of the config come at once.
+    from fcal.reports.page import write_html
+    from fcal.reports.training import training_page
+
+    fitted = run.report["fit"]
+    text = training_page(
+        fitted["history"],
+        best_epoch=fitted["best_epoch"],
+        config=to_toml(run.config),
+        report=run.evaluations.get("test"),
+        before=run.evaluations.get("before"),
+        name=run.folder.name,
+        command=command,
+    )
+    write_html(path, text)
 
 
 def _resolved(arguments: Namespace) -> RunConfig:

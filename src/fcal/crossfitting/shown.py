@@ -33,7 +33,6 @@ class ShownResult(ABC):
 
         Raises:
             ValueError: The name has another ending.
-            ImportError: A page without plotly.
         """
         self.report().save(path)
 

@@ -17,6 +17,7 @@ from fcal.distributions.tails import LOG_SQRT_2PI
 from fcal.distributions.warped_integrals import fast_moments_and_crps
 from fcal.metrics.calibration_errors import chi2_quantiles
 from fcal.metrics.report import LEVELS
+from fcal.metrics.row_sample import RowSampler
 from fcal.metrics.state import (
     CLUSTER_BINS,
     CLUSTER_SUMS,
@@ -79,10 +80,12 @@ def accumulate(
     cluster: Tensor | None = None,
     fingerprinted: bool = False,
     state: State | None = None,
+    rows: RowSampler | None = None,
 ) -> State:
     """State of one batch, or ``state`` with the batch added in place, which saves the time to add a large one.
 
-    Other arguments are those of :func:`fcal.evaluate`, but groups are numbers below ``groups``.
+    ``rows`` collects single rows. Other arguments are those of :func:`fcal.evaluate`, but groups are numbers below
+    ``groups``.
 
     Raises:
         TypeError: Labels that are not integers.
@@ -93,9 +96,20 @@ def accumulate(
         labels = labels_of("group", group, selection, below=groups), labels_of("cluster", cluster, selection)
         if state is None:
             state = empty_state(grid, groups=groups, clustered=cluster is not None, device=target.device)
+        first = 0
         for chunk, chunk_group, chunk_cluster in chunks(selection.observation, labels):
             if chunk.target.numel():
-                count_scored(state, score_chunk(chunk), chunk_group, chunk_cluster, grid, fingerprinted=fingerprinted)
+                scored = score_chunk(chunk)
+                count_scored(state, scored, chunk_group, chunk_cluster, grid, fingerprinted=fingerprinted)
+                if rows is not None:
+                    size = chunk.elements().numel()
+                    index = torch.arange(first, first + size, device=target.device)
+                    index = index if selection.index is None else selection.index[first : first + size]
+                    outputs = max(selection.elements.numel() // max(selection.rows.numel(), 1), 1)
+                    rows.add(chunk, index, outputs, scored.z, scored.error, scored.sigma)
+                    first += size
+        if rows is not None:
+            rows.pass_batch(selection.elements.numel())
         return state
 
 

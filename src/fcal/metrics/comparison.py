@@ -137,7 +137,6 @@ class Comparison:
 
         Raises:
             ValueError: The name has another ending.
-            ImportError: A page without plotly.
         """
         _WRITERS[os.path.splitext(os.fspath(path))[1].lower()](self, path)  # noqa: PTH122 - also of plain strings
 
@@ -149,7 +148,7 @@ class Comparison:
 
 
 def _write_page(comparison: Comparison, path: str | os.PathLike[str]) -> None:
-    # By name, since pages are made in a room above this one, which needs plotly.
+    # By name, since pages are made in a room above this one.
     importlib.import_module("fcal.reports.comparison").write_page(comparison, path)
 
 

@@ -15,6 +15,7 @@ from fcal.distributions import Empirical
 from fcal.metrics.accumulation import accumulate
 from fcal.metrics.report import Report
 from fcal.metrics.report_from_state import report_from_state
+from fcal.metrics.row_sample import RowSampler
 from fcal.metrics.state import MAX_GROUPS, Grid
 
 ArrayLike = Any  # a tensor, or an array, series or list of another library
@@ -88,7 +89,7 @@ def evaluate(
     pred = _prediction(pred, {name: values for name, values in arrays.items() if values is not None}, true_values)
     codes, names = _groups(group, group_names)
     count = len(names) if names is not None else 1
-    fingerprints = fitted_on(pred)
+    fingerprints, rows = fitted_on(pred), RowSampler()
     state = accumulate(
         pred,
         true_values,
@@ -98,8 +99,9 @@ def evaluate(
         groups=count,
         cluster=_clusters(cluster),
         fingerprinted=bool(fingerprints),
+        rows=rows,
     )
-    return report_from_state(state, grid, tolerance=tolerance, fitted_on=fingerprints, group_names=names)
+    return report_from_state(state, grid, tolerance=tolerance, fitted_on=fingerprints, group_names=names, rows=rows)
 
 
 def _prediction(pred: Distribution | None, given: Mapping[str, ArrayLike], target: Tensor) -> Distribution:

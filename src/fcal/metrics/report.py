@@ -133,6 +133,30 @@ class Sparsification:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Single rows of an evaluation (scalars, where rows have several outputs).
+
+    Attributes:
+        row: Their numbers, from 1. Shape ``(rows,)``, as are the next four.
+        mean: Predicted mean.
+        sigma: Predicted sd.
+        target: What was measured.
+        z: Residual.
+        low: Lower ends of the central 90 % intervals of the first rows, of some or all; none where the family has no
+            quantiles.
+        high: Upper ends.
+    """
+
+    row: tuple[int, ...]
+    mean: tuple[float, ...]
+    sigma: tuple[float, ...]
+    target: tuple[float, ...]
+    z: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Curves:
     """Data of every figure of a report.
 
@@ -145,6 +169,8 @@ class Curves:
         qq: Quantiles of the standard normal distribution, and of z at the same probabilities.
         sigma: Errors by predicted sigma; None where the prediction has no sd.
         sparsification: None where the prediction has no sd.
+        sample: A fair sample of rows, in random order; None where rows were not seen one by one, or are vectors.
+        worst: Rows with the largest residuals, those first.
     """
 
     z: Reliability
@@ -155,6 +181,8 @@ class Curves:
     qq: tuple[tuple[float, ...], tuple[float, ...]]
     sigma: SigmaBins | None
     sparsification: Sparsification | None
+    sample: Rows | None = None
+    worst: Rows | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,7 +293,6 @@ class Report:
 
         Raises:
             ValueError: The name has another ending.
-            ImportError: A page without plotly.
         """
         WRITERS[os.path.splitext(os.fspath(path))[1].lower()](self, path)  # noqa: PTH122 - also of plain strings
 
@@ -315,7 +342,7 @@ def _write_numbers(report: Report, path: str | os.PathLike[str]) -> None:
 
 
 def _write_page(report: Report, path: str | os.PathLike[str]) -> None:
-    # By name, since pages are made in a room above this one, which needs plotly.
+    # By name, since pages are made in a room above this one.
     importlib.import_module("fcal.reports.calibration").write_page(report, path)
 
 

@@ -36,6 +36,7 @@ from fcal.metrics.report import (
     Sparsification,
 )
 from fcal.metrics.report_text import ERRORS
+from fcal.metrics.row_sample import RowSampler
 from fcal.metrics.state import Array, Grid, Integers, State, log_edges, sum_limit, usual_sums
 from fcal.metrics.summary import (
     MANY_OUT_OF_REACH,
@@ -70,6 +71,7 @@ def report_from_state(
     tolerance: float = 0.05,
     fitted_on: Collection[str] = (),
     group_names: Sequence[str] | None = None,
+    rows: RowSampler | None = None,
 ) -> Report:
     """Report of all groups together, with a report of each group in it.
 
@@ -79,12 +81,15 @@ def report_from_state(
         tolerance: Relative error of scale, and error of shift in sd, that still counts as calibrated.
         fitted_on: Fingerprints of targets that recalibrators of the prediction were fitted on.
         group_names: Names of the groups; None where there is one.
+        rows: Single rows for pictures, if they were collected.
 
     Raises:
         ValueError: Fewer than 2 targets count.
     """
     check_count(int(state.n.sum()), at_least=2)
     whole = _report(Summary(state.whole(), grid), tolerance, fitted_on, 1)
+    if rows is not None:
+        whole = replace(whole, curves=replace(whole.curves, sample=rows.sample(), worst=rows.worst()))
     if group_names is None:
         return whole
     counts = state.n.tolist()

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from fcal.plots.report_plots import (
         before_after,
         coverage_by_group,
+        error_bars,
         error_by_sigma,
         overview,
         q_histogram,
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
         reliability_central,
         reliability_q,
         reliability_z,
+        residuals_by_sigma,
         sparsification,
+        worst_rows,
         z_histogram,
     )
 
@@ -32,6 +35,7 @@ __all__ = [
     "depth_gallery",
     "didactic",
     "disc_gallery",
+    "error_bars",
     "error_by_sigma",
     "learning_curves",
     "overview",
@@ -40,8 +44,10 @@ __all__ = [
     "reliability_central",
     "reliability_q",
     "reliability_z",
+    "residuals_by_sigma",
     "sparsification",
     "tradeoff",
+    "worst_rows",
     "z_histogram",
 ]
 

@@ -125,7 +125,7 @@ def _row_lines(panel: Panel, curves: Mapping[str, Curve], rows: Rows, shown: Col
             dash=styles[name].dash,
             width=1.5 if steps else 2,
             name=row_style(rows, name).full_title,
-            hover=DENSITY_HOVER if steps else f"nominal %{{x:.1%}}<br>{panel.y} %{{y:.2%}}",
+            hover=DENSITY_HOVER if steps else f"nominal {{x:.1%}}\n{panel.y} {{y:.2%}}",
             steps=steps,
             clipped=steps,
             row=name,
@@ -165,7 +165,7 @@ def learning_figure(
                     marker=4 if len(x) < 3 else 0,
                     name=row_style(rows, name).full_title,
                     labelled=not is_training,
-                    hover=f"{word}%{{y:.4~g}} after epoch %{{x}}",
+                    hover=f"{word}{{y:.4g}} after epoch {{x:.6g}}",
                     row=name,
                     visible=name in shown,
                 )

@@ -13,7 +13,7 @@ from fcal.plots.figure import Axis, Band, Figure, Line, Note, Tint
 Point = tuple[float, float]
 Curve = tuple[Sequence[float], Sequence[float]]
 
-DENSITY_HOVER = "density %{y:.3~g} at %{x:.3~g}"
+DENSITY_HOVER = "density {y:.3g} at {x:.3g}"
 _DENSITY_POINTS = 241
 _NAME_WIDTH, _NAME_HEIGHT = 0.36, 0.07  # of the name of a region, as shares of the axes
 

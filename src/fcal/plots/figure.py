@@ -1,7 +1,7 @@
 """The figure model: what a figure shows, as plain data.
 
 A figure is derived once, by a function of ``report_figures`` or ``benchmark_figures``, and drawn twice: by matplotlib
-for pictures and by plotly for pages. Colours are names, such as ``"data"`` or ``"series-a"``; each renderer has a
+for pictures and as SVG for pages. Colours are names, such as ``"data"`` or ``"series-a"``; each renderer has a
 palette. Marks are drawn in their order, later ones on top.
 """
 
@@ -25,7 +25,8 @@ class Line:
         marker: Diameter of the dots at its points, in pixels of a page.
         name: What it is called when hovering, and in the legend.
         labelled: Whether the legend names it.
-        hover: Lines shown when hovering, in plotly's template syntax; nothing is shown where empty.
+        hover: Lines shown when hovering, with values as ``str.format`` writes them: ``{x:.3g}``, ``{y:.1%}``, and
+            ``{0:,}`` for the first of ``extra``; nothing is shown where empty.
         extra: More values for each point, for ``hover``.
         steps: Whether ``y`` is constant between two edges, as in a histogram.
         clipped: Whether it ends at the frame of the axes.
@@ -127,6 +128,7 @@ class Axis:
         whole: Whether only whole numbers are marked.
         from_zero: Whether it starts at 0.
         names: Names written at 0, 1, ... instead of numbers.
+        ticks: Whether values are marked at all.
     """
 
     label: str = ""
@@ -136,6 +138,7 @@ class Axis:
     whole: bool = False
     from_zero: bool = False
     names: Sequence[str] = ()
+    ticks: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,8 +152,9 @@ class Figure:
         y: The vertical axis.
         marks: What is drawn, from the bottom to the top.
         notes: Text within the axes.
-        legend: Where the legend is; none where empty. ``"free"`` is wherever there is room in a picture; a page has a
-            legend of buttons for all its figures instead.
+        legend: Where a picture has its legend; none where empty. ``"outside"`` is below the axes, ``"above"`` in the
+            upper right corner. A page has it above the drawing. ``"free"`` is wherever there is room in a picture; a
+            page has a legend of buttons for all its figures instead.
         aspect: ``"wide"``, ``"square"``, or ``"equal"`` for a square in which both axes have the same scale.
     """
 
@@ -160,5 +164,5 @@ class Figure:
     y: Axis
     marks: Sequence[Mark]
     notes: Sequence[Note] = ()
-    legend: Literal["", "upper right", "lower left", "above", "free"] = ""
+    legend: Literal["", "upper right", "above", "outside", "free"] = ""
     aspect: Literal["wide", "square", "equal"] = "wide"

@@ -161,6 +161,8 @@ def stroke(colour: str, dash: str = "solid") -> dict[str, Any]:
 
 def _set_axis(axis: Axis, ax: Axes, ticks: Any, name: str) -> None:
     ticks.set_label_text(axis.label, parse_math=False)
+    if not axis.ticks:
+        ticks.set_ticks([])
     if axis.names:
         # A dollar sign in a name is not mathematics.
         names = [shortened(text, _LONGEST_NAME) for text in axis.names]
@@ -183,8 +185,19 @@ def log_ticks(ticks: Any) -> None:
 
 
 def _legend(ax: Axes, where: str) -> None:
-    corner = {"loc": "upper right" if where == "above" else where, "handlelength": 1.2, "borderaxespad": 0.1}
-    style: dict[str, Any] = {"handlelength": 4} if where == "free" else corner
+    corner: dict[str, Any] = {
+        "loc": "upper right" if where == "above" else where,
+        "handlelength": 1.2,
+        "borderaxespad": 0.1,
+    }
+    below: dict[str, Any] = {
+        "loc": "upper center",
+        "bbox_to_anchor": (0.5, -0.14),
+        "ncols": 4,
+        "handlelength": 1.2,
+        "columnspacing": 1,
+    }
+    style: dict[str, Any] = {"free": {"handlelength": 4}, "outside": below}.get(where, corner)
     for text in ax.legend(frameon=False, fontsize=_SMALL, **style).get_texts():
         text.set_parse_math(False)
 

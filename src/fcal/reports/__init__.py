@@ -4,9 +4,11 @@ from fcal.reports.benchmark import benchmark_page, benchmark_sections
 from fcal.reports.calibration import (
     calibration_page,
     comparison_section,
+    glossary_section,
     groups_section,
     numbers_section,
     plots_section,
+    rows_section,
     verdict_section,
 )
 from fcal.reports.page import Section, page, write_page
@@ -17,10 +19,12 @@ __all__ = [
     "benchmark_sections",
     "calibration_page",
     "comparison_section",
+    "glossary_section",
     "groups_section",
     "numbers_section",
     "page",
     "plots_section",
+    "rows_section",
     "verdict_section",
     "write_page",
 ]

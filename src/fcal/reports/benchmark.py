@@ -7,10 +7,8 @@ from fcal._files import provenance
 from fcal.plots.benchmark_figures import LAW_WIDTH, PANELS, calibration_figure, learning_figure, logged_quantities
 from fcal.plots.captions import shortened
 from fcal.plots.styles import (
-    DASHES,
     Columns,
     ColumnStyle,
-    LineStyle,
     Rows,
     RowStyle,
     described,
@@ -20,7 +18,6 @@ from fcal.plots.styles import (
     shown_at_first,
 )
 from fcal.reports.page import Section, escaped, page
-from fcal.reports.plotly_renderer import colour_of, grid
 from fcal.reports.results_table import (
     FLOOR_RULE,
     ONE_SEED,
@@ -37,6 +34,7 @@ from fcal.reports.results_table import (
     table_title,
 )
 from fcal.reports.svg_gallery import gallery_html
+from fcal.reports.svg_renderer import grid, line_sample
 
 _LONGEST_NOTE = 1000
 _LONGEST_TITLE = 40
@@ -59,6 +57,7 @@ def benchmark_page(
     *,
     command: str,
     title: str = "Benchmark",
+    conclusion: Sequence[str] = (),
     notes: Sequence[str] = (),
     seconds: float | None = None,
     versions: Mapping[str, Any] | None = None,
@@ -77,7 +76,8 @@ def benchmark_page(
             ``fcal.plots.predicted_positions.read_gallery``) and ``learning`` (see ``fcal.plots.learning_curves``).
         command: The command that was run.
         title: Of the page.
-        notes: Sentences for the top of the page.
+        conclusion: Sentences on what it showed, for the top of the page.
+        notes: Sentences on what it is, after them.
         seconds: How long it took.
         versions: Versions, commit and machine; those of this process by default.
         rows: Descriptions of rows, in the order in which they are shown; a row without one has its name as a title.
@@ -89,9 +89,8 @@ def benchmark_page(
     Raises:
         TypeError: ``tables`` is no list of mappings.
         ValueError: A table lacks columns or rows, or a figure's data do not fit together.
-        ImportError: There are figures and plotly is not installed.
     """
-    sections = benchmark_sections(tables, notes=notes, rows=rows, columns=columns)
+    sections = benchmark_sections(tables, conclusion=conclusion, notes=notes, rows=rows, columns=columns)
     facts = dict(provenance() if versions is None else versions)
     if seconds is not None:
         facts["wall time"] = _duration(seconds)
@@ -101,6 +100,7 @@ def benchmark_page(
 def benchmark_sections(
     tables: Sequence[Table],
     *,
+    conclusion: Sequence[str] = (),
     notes: Sequence[str] = (),
     rows: Mapping[str, RowStyle] = {},
     columns: Mapping[str, ColumnStyle] = {},
@@ -110,7 +110,7 @@ def benchmark_sections(
     parts = [table.get(part) or {} for table in tables for part in ("rows", "curves", "learning")]
     rows = described(rows, (name for part in parts for name in part))
     return [
-        _introduction(tables, notes),
+        _introduction(tables, conclusion, notes),
         *(Section(table_title(table), _results(table, rows, columns)) for table in tables),
         *_calibration_sections([table for table in tables if table.get("curves")], rows),
         *(
@@ -138,8 +138,9 @@ def _checked(tables: Any) -> list[Table]:
     return list(tables)
 
 
-def _introduction(tables: Sequence[Table], notes: Sequence[str]) -> Section:
-    paragraphs = "".join(f"<p>{escaped(shortened(str(note), _LONGEST_NOTE))}</p>" for note in notes)
+def _introduction(tables: Sequence[Table], conclusion: Sequence[str], notes: Sequence[str]) -> Section:
+    marked = [*((sentence, ' class="reason"') for sentence in conclusion), *((note, "") for note in notes)]
+    paragraphs = "".join(f"<p{kind}>{escaped(shortened(str(note), _LONGEST_NOTE))}</p>" for note, kind in marked)
     rules = "".join(f"<li>{escaped(rule)}</li>" for rule in _rules(tables))
     return Section("", f'<div class="verdict">{paragraphs}<ul class="notes plain">{rules}</ul></div>')
 
@@ -178,7 +179,7 @@ def _calibration_sections(tables: Sequence[Table], rows: Rows) -> list[Section]:
         shown = _shown(names, list(same.values()), rows)
         figures = [calibration_figure(panel, *entry, rows, shown) for panel in PANELS for entry in same.items()]
         body = _CURVES_TEXT + _line_legend(names, shown, rows, law=True) + grid(figures, classes="two-columns")
-        sections.append(Section(heading, body, plots=True))
+        sections.append(Section(heading, body))
     return sections
 
 
@@ -191,7 +192,7 @@ def _learning_sections(table: Table, rows: Rows, columns: Columns) -> list[Secti
     if not figures:
         return []
     body = _LEARNING_TEXT + _line_legend(histories, shown, rows) + grid(figures)
-    return [Section(f"Learning: {table_title(table)}", body, plots=True)]
+    return [Section(f"Learning: {table_title(table)}", body)]
 
 
 def _shown(names: Iterable[str], tables: Sequence[Table], rows: Rows) -> set[str]:
@@ -207,16 +208,10 @@ def _line_legend(names: Iterable[str], shown: Collection[str], rows: Rows, *, la
     for name in names:
         title = escaped(shortened(row_style(rows, name).full_title, _LONGEST_TITLE))
         attributes = f'type="button" data-method="{escaped(name)}" aria-pressed="{str(name in shown).lower()}"'
-        entries.append(f"<li><button {attributes}>{_line_sample(styles[name])}{title}</button></li>")
+        entries.append(f"<li><button {attributes}>{line_sample(*styles[name])}{title}</button></li>")
     if law:
-        entries.append(f"<li>{_line_sample(LineStyle('band', 'solid'), LAW_WIDTH)}χ² or N(0, 1)</li>")
+        entries.append(f"<li>{line_sample('band', width=LAW_WIDTH)}χ² or N(0, 1)</li>")
     return f'<ul class="legend">{"".join(entries)}</ul>'
-
-
-def _line_sample(style: LineStyle, width: float = 2) -> str:
-    dashes = " ".join(map(str, DASHES[style.dash])) or "none"
-    css = f"stroke:{colour_of(style.colour)};stroke-width:{width:g};stroke-dasharray:{dashes}"
-    return f'<svg class="sample" viewBox="0 0 36 10" aria-hidden="true"><path d="M1 5H35" style="{css}"/></svg>'
 
 
 def _duration(seconds: float) -> str:

@@ -9,7 +9,7 @@ from fcal.metrics.report_text import ERRORS, MARK, legend
 from fcal.plots import report_figures
 from fcal.plots.captions import MISSING, count, interval, number, share, shortened
 from fcal.reports.page import Cell, Column, Section, escaped, page, table, write_html
-from fcal.reports.plotly_renderer import grid
+from fcal.reports.svg_renderer import grid
 
 _FITTED_ON = "Measured on the rows the recalibrator was fitted on: expect new data to do worse."
 _MOST_GROUPS = 1000
@@ -30,7 +30,6 @@ def calibration_page(report: Report, *, source: str, command: str) -> str:
 
     Raises:
         TypeError: ``report`` is not a Report.
-        ImportError: plotly is not installed.
     """
     if not isinstance(report, Report):
         raise TypeError(f"expected `report` a Report of fcal.evaluate, got {type(report).__name__}")
@@ -50,7 +49,9 @@ def write_page(report: Report, path: str | os.PathLike[str]) -> None:
 def calibration_sections(report: Report) -> list[Section]:
     """The sections of :func:`calibration_page`, for pages that hold more."""
     groups = [groups_section(report)] if report.groups else []
-    return [verdict_section(report), plots_section(report), *groups, numbers_section(report)]
+    rows = rows_section(report)
+    parts = [verdict_section(report), plots_section(report), *([rows] if rows else []), *groups]
+    return [*parts, numbers_section(report), glossary_section()]
 
 
 def verdict_section(report: Report) -> Section:
@@ -169,7 +170,47 @@ def plots_section(report: Report) -> Section:
     if report.curves.sigma is not None:
         figures += [report_figures.error_by_sigma(report), report_figures.sparsification(report)]
     text = "<p>Grey bands: where 95 % of perfectly calibrated models would lie on as much data.</p>"
-    return Section("Pictures", text + grid(figures), plots=True)
+    return Section("Pictures", text + grid(figures))
+
+
+def rows_section(report: Report) -> Section | None:
+    """Single rows: a sample with its error bars, errors against sigma, and the rows with the largest residuals."""
+    figures = report_figures.row_figures(report)
+    if not figures:
+        return None
+    beside, wide = [f for f in figures if not f.y.names], [f for f in figures if f.y.names]
+    text = "<p>A fair sample, the same for every page of these rows, and the rows that surprise the model most.</p>"
+    return Section("Rows", text + grid(beside, classes="two-columns") + grid(wide))
+
+
+_GLOSSARY = {
+    "z": "residual: target minus predicted mean, in units of the predicted sigma; of a prediction that is not normal, "
+    "the normal quantile of the target's predicted probability. N(0, 1) where error bars are true.",
+    "q": "sum of K squared residuals. Chi-squared with K degrees of freedom where error bars are true; a wrong scale "
+    "shows in q much earlier than in z.",
+    "K, S, n": "K: squared residuals in a q. S: bins of equal probability behind ECE and MCE. n: values.",
+    "ECE": "expected calibration error: how far the shares of z (or q) in S bins are from 1/S, weighted by the shares. "
+    "Comparable only for the same S, K and n.",
+    "MCE": "maximum calibration error: the largest of these gaps.",
+    "ENCE": "mean relative gap between predicted sigma and actual root mean square error, in bins of sigma.",
+    "NLL": "mean negative log-likelihood of the targets: lower is better, calibrated and sharp at once.",
+    "CRPS": "continuous ranked probability score, in the target's unit: the absolute error, for predictions with error "
+    "bars.",
+    "sharpness": "root mean square of the predicted sigma: among calibrated models the smaller is the better.",
+    "AUSE": "area between the error left after dropping by sigma and by error: 0 where sigma ranks errors perfectly.",
+    "floor": "what a perfectly calibrated model scores on as much data, on average, and what 95 % of such models stay "
+    "below. No real model is at 0.",
+    "band": "grey: where 95 % of perfectly calibrated models would lie on as much data, at each place.",
+    "▲": "above what 95 % of calibrated models reach: more than chance.",
+}
+
+
+def glossary_section() -> Section:
+    """What the symbols of the page mean."""
+    entries = "".join(
+        f"<div><dt>{escaped(term)}</dt><dd>{escaped(text)}</dd></div>" for term, text in _GLOSSARY.items()
+    )
+    return Section("Glossary", f'<dl class="glossary">{entries}</dl>')
 
 
 def groups_section(report: Report, *, most: int = _MOST_GROUPS) -> Section:
@@ -191,7 +232,7 @@ def groups_section(report: Report, *, most: int = _MOST_GROUPS) -> Section:
     rows = (_group_row(name, groups[name]) for name in chosen)
     body = f"<p>{text}</p>{table(_GROUP_COLUMNS, rows, caption=caption, sortable=True)}"
     drawn = len(groups) <= _MOST_DRAWN_GROUPS
-    return Section("Groups", body + (grid([report_figures.coverage_by_group(report)]) if drawn else ""), plots=drawn)
+    return Section("Groups", body + (grid([report_figures.coverage_by_group(report)]) if drawn else ""))
 
 
 def _distance(group: Report) -> float:
@@ -242,7 +283,7 @@ def comparison_section(before: Report, after: Report) -> Section:
     )
     note = f'<ul class="notes"><li>{escaped(_FITTED_ON)}</li></ul>' if after.fitted_on else ""
     body = f'<div class="pair">{verdicts}</div>{note}{_comparison_table(before, after)}'
-    return Section("Before and after", body + grid(report_figures.comparison(before, after)), plots=True)
+    return Section("Before and after", body + grid(report_figures.comparison(before, after)))
 
 
 def _comparison_table(before: Report, after: Report) -> str:

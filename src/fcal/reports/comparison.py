@@ -10,7 +10,7 @@ from fcal.metrics.paired_scores import COVERAGES
 from fcal.plots.captions import count, shortened
 from fcal.plots.figure import Axis, Dots, Figure, Line, Rule
 from fcal.reports.page import Cell, Column, Section, escaped, page, table, write_html
-from fcal.reports.plotly_renderer import grid
+from fcal.reports.svg_renderer import grid
 
 _LONGEST_NAME = 60
 _MARGIN = 0.08  # of an axis, beyond the farthest interval
@@ -22,9 +22,6 @@ def comparison_page(comparison: Comparison, *, command: str) -> str:
     Args:
         comparison: From ``fcal.compare``.
         command: The command that was run.
-
-    Raises:
-        ImportError: plotly is not installed.
     """
     title = f"Comparison of {count(len(comparison.scores))} models on {count(comparison.n)} targets"
     sections = [_words_section(comparison), _forest_section(comparison), _scores_section(comparison)]
@@ -51,7 +48,7 @@ def _forest_section(comparison: Comparison) -> Section:
         f"<p>Each line is the difference from {escaped(comparison.reference)} with its 95 % interval. Intervals "
         "that do not reach 0 are drawn in colour.</p>"
     )
-    return Section("Differences", text + grid(figures), plots=True)
+    return Section("Differences", text + grid(figures))
 
 
 def forest(comparison: Comparison, score: str) -> Figure:

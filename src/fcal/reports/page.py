@@ -26,18 +26,16 @@ class Section:
     Attributes:
         title: Heading, as text; none where empty.
         body_html: Markup in which all foreign text is escaped.
-        plots: Whether it holds figures, for which the page includes plotly.
     """
 
     title: str
     body_html: str
-    plots: bool = False
 
 
 def page(title: str, sections: Iterable[Section], *, command: str, versions: Mapping[str, Any]) -> str:
     """A whole page as one string.
 
-    Its content security policy allows its own scripts, by their checksums, and no request.
+    Its content security policy allows its own script, by its checksum, and no request.
 
     Args:
         title: Of the page, as text.
@@ -48,30 +46,23 @@ def page(title: str, sections: Iterable[Section], *, command: str, versions: Map
     Returns:
         HTML, to be saved as UTF-8.
 
-    Raises:
-        ImportError: A section has plots and plotly is not installed.
-
     Example:
         >>> text = page("Five < six", [Section("Why", "<p>Count.</p>")], command="count 5 6", versions={"fcal": "1"})
         >>> "<title>Five &lt; six</title>" in text, "<h2>Why</h2>" in text, len(text) < 30_000
         (True, True, True)
     """
-    sections = list(sections)
-    scripts = [_asset("page.js")]
-    if any(section.plots for section in sections):
-        scripts.insert(0, _plotly())
+    script = _asset("page.js")
     return "\n".join(
         (
             '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
-            f'<meta http-equiv="Content-Security-Policy" content="{_policy(scripts)}">',
+            f'<meta http-equiv="Content-Security-Policy" content="{_policy(script)}">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             '<meta name="referrer" content="no-referrer">\n<link rel="icon" href="data:,">',
             f"<title>{escaped(title)}</title>\n<style>{_asset('page.css')}</style>\n</head>\n<body>",
             f'<header><h1>{escaped(title)}</h1><button type="button" id="theme" hidden>dark</button></header>\n<main>',
             *(_section(section) for section in sections),
             f"</main>\n{_footer(command, versions)}",
-            *(f"<script>{script}</script>" for script in scripts),
-            "</body>\n</html>\n",
+            f"<script>{script}</script>\n</body>\n</html>\n",
         )
     )
 
@@ -105,25 +96,14 @@ def _footer(command: str, versions: Mapping[str, Any]) -> str:
     return f"<footer><h2>Made by</h2>\n<pre><code>{escaped(command)}</code></pre>\n<dl>{shown}</dl></footer>"
 
 
-def _policy(scripts: Iterable[str]) -> str:
-    hashes = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
-    allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
-    rest = "style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
-    return f"default-src 'none'; script-src {allowed}; {rest}"
+def _policy(script: str) -> str:
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    rest = "style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+    return f"default-src 'none'; script-src 'sha256-{digest}'; {rest}"
 
 
 def _asset(name: str) -> str:
     return resources.files("fcal.reports").joinpath(name).read_text(encoding="utf-8").replace("\r\n", "\n")
-
-
-def _plotly() -> str:
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError as error:
-        raise ImportError("expected plotly for fcal.reports; pip install 'fcal[cli]'") from error
-    # A browser reads line ends as \n before it takes the checksum.
-    script: str = get_plotlyjs().replace("\r\n", "\n").replace("\r", "\n")
-    return script
 
 
 def escaped(text: object) -> str:
@@ -218,7 +198,7 @@ def table(
     attribute, name = f' class="{classes}"' if classes else "", escaped(caption)
     end = f"<tfoot>\n{last}\n</tfoot>" if last else ""
     return (
-        f'<div class="table-box" role="region" aria-label="{name}" tabindex="0"><table{attribute}>'
+        f'<div class="table-box scrolls" role="region" aria-label="{name}" tabindex="0"><table{attribute}>'
         f"<caption><span>{name}</span></caption><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody>{end}</table></div>"
     )
 

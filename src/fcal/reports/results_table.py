@@ -103,12 +103,18 @@ def marks(scores: Mapping[str, Score], *, column: ColumnStyle, seeds: int) -> di
     for name, candidate in ranked.items():
         if candidate.mean == best.mean:
             marked[name] = "best"
-        elif _within_noise(candidate, best, seeds):
+        elif within_noise(candidate, best, seeds):
             marked[name] = "near"
     return marked
 
 
-def _within_noise(candidate: Score, best: Score, seeds: int) -> bool:
+def within_noise(candidate: Score, best: Score, seeds: int) -> bool:
+    """Whether two means differ by at most twice the standard error of their difference, paired over seeds if possible.
+
+    Example:
+        >>> within_noise(Score(1.05, 0.1), Score(1.0, 0.1), seeds=5), within_noise(Score(2.0, 0.1), Score(1.0, 0.1), 5)
+        (True, False)
+    """
     pairs = [(a, b) for a, b in zip(candidate.values, best.values, strict=False) if a is not None and b is not None]
     if len(pairs) >= 2:
         differences = [a - b for a, b in pairs]

@@ -24,6 +24,7 @@ from fcal._files import provenance, removed_if_empty, write_json
 from fcal.crossfitting import CrossFit, crossfit, recentred
 from fcal.data.folds import fold_numbers
 from fcal.distributions.functional import cat
+from fcal.metrics import Report
 from fcal.models import FixedMean
 from fcal.models.predicting import Predicted, evaluating, predict
 from fcal.training import run_folder
@@ -94,17 +95,14 @@ def train(
             training = _Training(config, parts, folder / run_folder.TRAINING, callbacks=callbacks, progress=progress)
             model, held_out, result = training.run(model)
         run_folder.write_model(folder, model)
-        report = {
-            "config": as_plain(config),
-            "seed": config.seed,
-            **_evaluation(config, model, parts, folder, held_out),
-        }
+        metrics, evaluations = _evaluation(config, model, parts, folder, held_out)
+        report = {"config": as_plain(config), "seed": config.seed, **metrics}
         report |= {"fit": asdict(result), "skipped": _skipped_rows(parts), "provenance": provenance()}
         report = _json_ready(report)
         _warn_of_harm(config, report)
         write_json(folder / run_folder.REPORT, report)
         run_folder.seal(config, folder)
-    return Run(folder=folder, config=config, model=model, report=report)
+    return Run(folder=folder, config=config, model=model, report=report, evaluations=evaluations)
 
 
 def _warn_of_harm(config: RunConfig, report: Mapping[str, Any]) -> None:
@@ -257,12 +255,12 @@ def _distribution(pred: Any) -> Distribution:
 
 def _evaluation(
     config: RunConfig, model: nn.Module, parts: data.Splits, folder: Path, held_out: CrossFit | None
-) -> dict[str, Any]:
-    """Metrics on the test set, before and after recalibration, whose recalibrator is saved."""
+) -> tuple[dict[str, Any], dict[str, Report]]:
+    """Metrics on the test set, before and after recalibration, whose recalibrator is saved; and their reports."""
     test = _predicted(config, model, parts.test)
-    before = evaluated(test)
+    before, report_before = evaluated(test)
     if not config.recalibration.method:
-        return {"test": before, "before": None}
+        return {"test": before, "before": None}, {} if report_before is None else {"test": report_before}
     if held_out is not None:
         recalibrator = held_out.calibrated(config.recalibration.method).repair
     else:
@@ -271,7 +269,9 @@ def _evaluation(
         recalibrator.fit(_distribution(validation.pred), validation.target, valid_mask=validation.valid_mask)
     recalibrator.save(folder / run_folder.RECALIBRATOR)
     recalibrated = test._replace(pred=recalibrator.transform(_distribution(test.pred)))
-    return {"test": evaluated(recalibrated), "before": before}
+    after, report_after = evaluated(recalibrated)
+    reports = {"test": report_after, "before": report_before}
+    return {"test": after, "before": before}, {name: report for name, report in reports.items() if report is not None}
 
 
 def _predicted(config: RunConfig, model: nn.Module, dataset: Any) -> Predicted:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributions import Cauchy, Distribution, HalfCauchy, constraints
 
 from fcal._datasets import Batch, per_target, rows_of
-from fcal.metrics import evaluate
+from fcal.metrics import Report, evaluate
 from fcal.metrics.accumulation import accumulate
 from fcal.metrics.report_from_state import report_from_state
 from fcal.metrics.state import Grid, State, empty_state
@@ -110,16 +110,19 @@ class Validation:
         return {name: float(value) for name, value in metrics.items() if value is not None}
 
 
-def evaluated(predicted: Predicted) -> dict[str, Any]:
-    """The report of :func:`fcal.evaluate` on predictions of a whole dataset, and ``l1`` and ``mse`` of the mean."""
+def evaluated(predicted: Predicted) -> tuple[dict[str, Any], Report | None]:
+    """Metrics of predictions of a whole dataset: those of :func:`fcal.evaluate`, and ``l1`` and ``mse`` of the mean.
+
+    Also the report they are from; None for predictions without error bars.
+    """
     validation = Validation()
     batch = {"target": predicted.target, "valid_mask": predicted.valid_mask}
     if not isinstance(predicted.pred, Distribution):
         validation.add(predicted.pred, batch)
-        return validation.metrics()
-    report = evaluate(predicted.pred, predicted.target, valid_mask=predicted.valid_mask).as_dict()
+        return validation.metrics(), None
+    report = evaluate(predicted.pred, predicted.target, valid_mask=predicted.valid_mask)
     validation.add_errors(predicted.pred, batch)
-    return report | validation.metrics()
+    return report.as_dict() | validation.metrics(), report
 
 
 def mean_of(pred: Distribution | Tensor) -> Tensor | None:

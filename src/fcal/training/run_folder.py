@@ -6,7 +6,7 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from fcal._config import difference, read_config, to_toml
 from fcal._files import atomic_path, sha256_of, writable_folder
+from fcal.metrics import Report
 from fcal.models import WithScales
 from fcal.training.config import RunConfig, errors_name, initial_model
 
@@ -43,6 +44,8 @@ class Run:
         report: The content of ``report.json``: ``config``, ``seed``, ``fit`` (history and more), ``test`` (metrics on
             the test set, after recalibration if there is one), ``before`` (without recalibration, else None),
             ``skipped`` (why rows could not be read, a line each) and ``provenance``.
+        evaluations: Reports behind ``test`` and ``before``, with their curves, of a run that has just been trained;
+            none where it was loaded, or predicts without error bars.
 
     Example:
         See :class:`RunConfig` and :func:`train`.
@@ -52,6 +55,7 @@ class Run:
     config: RunConfig
     model: nn.Module
     report: dict[str, Any]
+    evaluations: Mapping[str, Report] = field(default_factory=dict, repr=False)
 
 
 def load(folder: str | os.PathLike[str]) -> Run:

@@ -77,6 +77,19 @@ class BokehTask(Task[Settings]):
         "oof_nll_conformal",
         "cv_plus",
     )
+    usual = (
+        "oracle",
+        "oob_auto",
+        "deterministic",
+        "nll",
+        "calibration_loss",
+        "temperature",
+        "isotonic",
+        "conformal",
+        "fcal_kl",
+        "fcal_wass",
+        "ensemble_3",
+    )
     # In image units the gradients of these two are small beside the likelihood's: at the weight tried first they are
     # about as large. The last candidate of MMD is MMD alone, as its authors train.
     changes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
@@ -116,8 +129,10 @@ class BokehTask(Task[Settings]):
         return ablations.compute(kind, config, store)
 
     def rows_of(self, problem: Problem, methods: Sequence[str]) -> list[str]:
-        """Every method, and those that train once more with all images."""
+        """Every method, and those that train once more with all images; of the usual ones each is one row."""
         del problem
+        if list(methods) == self.usual_methods():
+            return list(methods)
         trained = [name for name in methods if isinstance(METHODS[name], Trained)]
         return [*methods, *(name + ALL_ROWS for name in trained)]
 

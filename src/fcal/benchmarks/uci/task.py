@@ -77,6 +77,19 @@ class UCITask(Task[Settings]):
     )
     problem = UCIProblem
     error = "se"
+    usual = (
+        "deterministic",
+        "nll",
+        "temperature",
+        "isotonic",
+        "conformal",
+        "fcal_kl",
+        "fcal_wass",
+        "ensemble_3",
+        "ensemble",
+        "oob_auto",
+        "oof_nll",
+    )
     rows = (
         "deterministic",
         "nll",
