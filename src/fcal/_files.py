@@ -1,5 +1,6 @@
 """Atomic files, checksums beside files, locks, and the provenance of results."""
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -78,6 +79,31 @@ def writable_folder(path: str | os.PathLike[str]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder):
         return folder
+
+
+def is_utf8(name: str | os.PathLike[str]) -> bool:
+    r"""Whether the name of a file is UTF-8, as Arrow and JSON need it; Linux allows any bytes.
+
+    Example:
+        >>> is_utf8("größe.csv"), is_utf8(os.fsdecode(b"gr\xf6\xdfe.csv"))
+        (True, False)
+    """
+    try:
+        os.fspath(name).encode("utf-8")
+    except UnicodeEncodeError:  # Python keeps other bytes as half characters
+        return False
+    return True
+
+
+def is_link_loop(name: str) -> bool:
+    """Whether a path goes through a symbolic link that leads back to itself."""
+    try:
+        os.stat(name)  # noqa: PTH116 - also of names that are no path, such as those of columns
+    except OSError as error:
+        return error.errno == errno.ELOOP
+    except ValueError:  # a null character
+        return False
+    return False
 
 
 def write_json(path: str | os.PathLike[str], document: Any) -> None:
