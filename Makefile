@@ -9,7 +9,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 DEMO := oracle,oob_auto,deterministic,nll,temperature,isotonic,conformal,calibration_loss,fcal_kl,fcal_wass,ensemble_3,oof_nll
 
-.PHONY: help setup demo test lint unit wheel bench lock clean
+.PHONY: help setup demo test lint unit soak wheel bench lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -36,6 +36,10 @@ lint: setup ## style, types, layers
 
 unit: setup ## doctests and tests
 	$(BIN)/python -m pytest -n 2
+
+soak: setup ## kills, full disks, flipped bits and interrupts at many moments; half an hour
+	$(BIN)/python -m pytest -m soak tests
+	$(BIN)/python -m pytest tests/test_files.py tests/test_executor.py tests/sweeps tests/training/test_resume.py tests/recalibration/test_saving.py tests/tables/test_memory.py tests/cli/test_hostile_input.py
 
 wheel: setup ## build the wheel, install it into an empty environment, import it there
 	rm -rf dist .venv-wheel

@@ -14,7 +14,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn, TypeAlias
 
 import fcal
@@ -314,7 +314,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Imported only now: `fcal --help` needs neither torch nor Arrow.
         return int(importlib.import_module(arguments.module).run(arguments, words))
     except KeyboardInterrupt as stop:
-        return _print_error(str(stop) or "stopped", _INTERRUPTED)  # a command may say how to resume
+        code = _print_error(str(stop) or "stopped", _INTERRUPTED)  # a command may say how to resume
+        if argv is None:
+            _end_at_once(code)
+        return code
     except BrokenPipeError:
         # The reader has closed the pipe; without this, Python would report it again when it closes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -327,6 +330,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(error, _BAD_INPUT_ERRORS) or (isinstance(error, OSError) and error.errno in _WRONG_NAMES):
             return _print_error(f"{error}{_remedy(words, error)}", _BAD_INPUT)
         return _print_error(f"{type(error).__name__}: {error} (--debug shows where)", _FAILED)
+
+
+def _end_at_once(code: int) -> NoReturn:
+    """End the process, whose files and workers are tidied up, without the interpreter's own end.
+
+    That searches a million objects of torch for garbage, which takes seconds on a busy machine.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):  # closed, or there is none
+            stream.flush()
+    os._exit(code)
 
 
 def _check_names(arguments: argparse.Namespace) -> None:

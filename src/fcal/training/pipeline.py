@@ -4,7 +4,7 @@ import copy
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import fmean
@@ -24,7 +24,7 @@ from fcal.data.folds import fold_numbers
 from fcal.distributions.functional import cat
 from fcal.models.predicting import Predicted, evaluating, predict
 from fcal.training import run_folder
-from fcal.training.checkpoints import exclusive
+from fcal.training.checkpoints import LOCK, exclusive
 from fcal.training.config import ConfigError, RunConfig, initial_model, splits
 from fcal.training.objectives import objective
 from fcal.training.optimization import FitConfig
@@ -80,6 +80,7 @@ def train(
     folder = Path(folder)
     run_folder.check_folder(config, folder, resume)
     if run_folder.is_finished(folder):
+        _remove_leftovers(folder)
         return load(folder)
     model, parts = _start_model(config), splits(config)  # errors in these leave no folder behind
     with removed_if_empty(folder), exclusive(folder):
@@ -101,6 +102,13 @@ def train(
         write_json(folder / run_folder.REPORT, report)
         run_folder.seal(config, folder)
     return Run(folder=folder, config=config, model=model, report=report)
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Remove what is left of a training that was killed between its last file and its end."""
+    if (folder / LOCK).exists():
+        with suppress(OSError, ValueError), exclusive(folder):  # a copy to read alone, or a process that is at it
+            run_folder.remove_checkpoints(folder)
 
 
 def _start_model(config: RunConfig) -> nn.Module:
