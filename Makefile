@@ -7,7 +7,7 @@ EXTRAS := all,bench,dev
 export OMP_NUM_THREADS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo test lint docs unit wheel bench lock clean
+.PHONY: help setup demo test lint docs unit soak wheel bench lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -37,6 +37,10 @@ docs: setup ## pages and API reference as HTML in docs/_build/html; warnings are
 
 unit: setup ## doctests and tests
 	$(BIN)/python -m pytest -n 2
+
+soak: setup ## kills, full disks, flipped bits and interrupts at many moments; half an hour
+	$(BIN)/python -m pytest -m soak tests
+	$(BIN)/python -m pytest tests/test_files.py tests/test_executor.py tests/sweeps tests/training/test_resume.py tests/recalibration/test_saving.py tests/tables/test_memory.py tests/cli/test_hostile_input.py
 
 wheel: setup ## build the wheel, install it into an empty environment, import it there
 	rm -rf dist .venv-wheel

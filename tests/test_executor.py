@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fcal._executor import Executor, Job, WorkerError, take_job
+from fcal._executor import Executor, Job, WorkerError, interrupts_deferred, take_job
 
 
 def killed_once(folder):
@@ -178,3 +178,40 @@ def test_job_that_is_interrupted_is_not_run_again():
         pool.completed()
     assert pool.running == []
     assert [job.result() for job in pool.as_completed()] == [after.result()] == [7]
+
+
+def press_ctrl_c_and_wait(pressed: list[int]) -> None:
+    pressed.append(1)
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(0.3)
+    pressed.append(2)
+
+
+@pytest.mark.parametrize("thread", [False, True])
+def test_ctrl_c_while_a_process_starts_is_not_lost(thread):
+    """Pressed in the block, it is raised at its end; also if another thread is what the kernel chooses."""
+    done: list[int] = []
+
+    def start() -> None:
+        with interrupts_deferred():
+            if thread:
+                other = threading.Thread(target=press_ctrl_c_and_wait, args=(done,))
+                other.start()
+                other.join()
+            else:
+                press_ctrl_c_and_wait(done)
+            done.append(3)
+
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        start()
+    assert done == [1, 2, 3]
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+def test_process_that_starts_meanwhile_gets_no_ctrl_c():
+    with interrupts_deferred():
+        sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(0.5)"])
+        sleeper.send_signal(signal.SIGINT)
+    assert sleeper.wait(20) == 0

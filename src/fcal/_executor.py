@@ -198,7 +198,7 @@ class _ProcessWorker(_Worker):
 
     def start(self, job: Job) -> None:
         self.is_started = True
-        with signal_handler(signal.SIGINT, signal.SIG_IGN):  # a new process inherits it: its parent handles Ctrl-C
+        with interrupts_deferred():
             try:
                 if self._pool is None:
                     options = {"initializer": _prepare_worker, "initargs": (os.getpid(),)}
@@ -269,9 +269,31 @@ def signal_handler(number: signal.Signals, handler: Any) -> Iterator[None]:
         signal.signal(number, before)
 
 
+@contextlib.contextmanager
+def interrupts_deferred() -> Iterator[None]:
+    """Let Ctrl-C wait until the end of the block; processes that are started in it never get one.
+
+    A new process inherits what is blocked, so that it does not end with a traceback while it starts: its parent handles
+    Ctrl-C. Ignoring the signal instead would lose one that is pressed in the meantime, and starting takes seconds.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    pressed: list[int] = []
+    with signal_handler(signal.SIGINT, lambda number, _: pressed.append(number)):  # another thread may receive it
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    if pressed:
+        signal.raise_signal(signal.SIGINT)
+
+
 def _prepare_worker(parent: int) -> None:
     """Leave Ctrl-C to the parent, and end with it even if it is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked by `interrupts_deferred`
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_follow, args=(parent,), daemon=True).start()
 

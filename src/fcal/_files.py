@@ -1,15 +1,19 @@
 """Atomic files, checksums beside files, locks, and the provenance of results."""
 
+import errno
 import fcntl
+import functools
 import hashlib
 import json
 import os
 import platform
+import re
+import shutil
 import stat
 import subprocess
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
@@ -18,12 +22,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # cells are listed and read without torch; only tensors need it
     from torch import Tensor
 
+_MARK, _RANDOM = ".fcal-", 8  # characters that tempfile draws
+_TEMPORARY = re.compile(rf"\..*{re.escape(_MARK)}[a-z0-9_]{{{_RANDOM}}}(\.[^.]*)?")
+
 
 @contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A temporary path in the same folder that is renamed to ``path`` if the block ends without an error.
 
-    Readers see the old file or the whole new one; after an error or a kill the old file remains.
+    Readers see the old file or the whole new one; after an error or a kill the old file remains. What a killed process
+    left half-written in the folder is removed when the next one writes there.
 
     Example:
         >>> import tempfile
@@ -35,10 +43,8 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    # The suffix is kept: matplotlib and others choose the format by it.
-    handle, name = tempfile.mkstemp(prefix=f".{target.stem}-", suffix=target.suffix, dir=target.parent)
-    os.close(handle)
-    temporary = Path(name)
+    _tidied(target.parent, os.getpid())
+    handle, temporary = _locked_temporary(target)
     try:
         yield temporary
         with temporary.open("rb") as written:
@@ -48,6 +54,72 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     finally:
         with suppress(FileNotFoundError):
             temporary.unlink()
+        os.close(handle)  # and with it the lock
+
+
+@contextmanager
+def temporary_folder(beside: Path) -> Iterator[Path]:
+    """A folder beside a file for as long as the block takes; one that a killed process left is removed later."""
+    folder = Path(tempfile.mkdtemp(prefix=f".{beside.stem}-", dir=beside.parent))
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        folder = _marked(folder, handle, beside.stem, "")
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(handle)
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a file is named as one that is being written, or was when its process was killed."""
+    return _TEMPORARY.fullmatch(name) is not None
+
+
+def remove_abandoned(folder: Path) -> None:
+    """Remove what killed processes left half-written in a folder and below it; never what a living one is writing."""
+    for root, folders, files in os.walk(folder):
+        _remove_unlocked(Path(root), [*folders, *files])
+
+
+@functools.lru_cache(maxsize=256)
+def _tidied(folder: Path, process: int) -> None:  # noqa: ARG001 - once in every process, also in a forked one
+    """Remove what killed processes left in a folder, once."""
+    with suppress(OSError):
+        _remove_unlocked(folder, os.listdir(folder))  # noqa: PTH208 - names are all that is needed, of many files
+
+
+def _remove_unlocked(folder: Path, names: Iterable[str]) -> None:
+    for path in (folder / name for name in names if is_temporary(name)):
+        with suppress(OSError):  # a living process has locked it, or has just renamed it
+            handle = os.open(path, os.O_RDONLY)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if path.is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink()
+            finally:
+                os.close(handle)
+
+
+def _locked_temporary(target: Path) -> tuple[int, Path]:
+    """A new temporary file beside a target, and the handle that locks it until it is closed or its process dies."""
+    # The suffix is kept: matplotlib and others choose the format by it.
+    handle, name = tempfile.mkstemp(prefix=f".{target.stem}-", suffix=target.suffix, dir=target.parent)
+    try:
+        return handle, _marked(Path(name), handle, target.stem, target.suffix)
+    except BaseException:
+        os.close(handle)
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _marked(path: Path, handle: int, stem: str, suffix: str) -> Path:
+    """Lock a temporary and rename it to the pattern that is removed if nobody has locked it: in this order."""
+    with suppress(OSError):  # a file system without locks, where nothing is removed either
+        fcntl.flock(handle, fcntl.LOCK_EX)
+    own = path.name[: len(path.name) - len(suffix)][-_RANDOM:]
+    return path.rename(path.with_name(f".{stem}{_MARK}{own}{suffix}"))
 
 
 @contextmanager
@@ -78,6 +150,31 @@ def writable_folder(path: str | os.PathLike[str]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder):
         return folder
+
+
+def is_utf8(name: str | os.PathLike[str]) -> bool:
+    r"""Whether the name of a file is UTF-8, as Arrow and JSON need it; Linux allows any bytes.
+
+    Example:
+        >>> is_utf8("größe.csv"), is_utf8(os.fsdecode(b"gr\xf6\xdfe.csv"))
+        (True, False)
+    """
+    try:
+        os.fspath(name).encode("utf-8")
+    except UnicodeEncodeError:  # Python keeps other bytes as half characters
+        return False
+    return True
+
+
+def is_link_loop(name: str) -> bool:
+    """Whether a path goes through a symbolic link that leads back to itself."""
+    try:
+        os.stat(name)  # noqa: PTH116 - also of names that are no path, such as those of columns
+    except OSError as error:
+        return error.errno == errno.ELOOP
+    except ValueError:  # a null character
+        return False
+    return False
 
 
 def write_json(path: str | os.PathLike[str], document: Any) -> None:
@@ -192,9 +289,8 @@ def seal(path: str | os.PathLike[str]) -> None:
         OSError: The file is missing, or the checksum cannot be written.
     """
     path = Path(path)
-    line = f"{sha256_of(path)}  {path.name}\n"
     with atomic_path(_sidecar(path)) as temporary:
-        temporary.write_text(line, encoding="utf-8")
+        temporary.write_bytes(_line(path, sha256_of(path)))
 
 
 def write_artifact(path: str | os.PathLike[str], content: bytes) -> None:
@@ -207,7 +303,7 @@ def write_artifact(path: str | os.PathLike[str], content: bytes) -> None:
 def is_whole(path: str | os.PathLike[str]) -> bool:
     """Whether a file exists and has the checksum beside it."""
     try:
-        return sha256_of(path).encode() == _sidecar(Path(path)).read_bytes()[:64]
+        return _line(Path(path), sha256_of(path)) == _sidecar(Path(path)).read_bytes()
     except OSError:
         return False
 
@@ -238,8 +334,8 @@ def read_artifact(path: str | os.PathLike[str]) -> bytes | None:
 
 
 def _verified(path: Path) -> bytes:
-    checksum, content = _sidecar(path).read_bytes()[:64], path.read_bytes()
-    if hashlib.sha256(content).hexdigest().encode() != checksum:
+    line, content = _sidecar(path).read_bytes(), path.read_bytes()
+    if _line(path, hashlib.sha256(content).hexdigest()) != line:
         raise ValueError("its checksum does not fit")
     return content
 
@@ -286,6 +382,11 @@ def load_tensors(path: str | os.PathLike[str]) -> dict[str, "Tensor"] | None:
     except SafetensorError as error:
         warnings.warn(f"the artifact {path} is not used: {error}", UserWarning, stacklevel=2)
         return None
+
+
+def _line(path: Path, digest: str) -> bytes:
+    """What ``sha256sum`` prints for a file; the whole line is compared, so that a flipped bit in the name counts."""
+    return f"{digest}  {path.name}\n".encode()
 
 
 def _sidecar(path: Path) -> Path:

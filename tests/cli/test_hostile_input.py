@@ -171,3 +171,116 @@ def test_replaced_file_keeps_its_mode(tmp_path: Path) -> None:
     out.chmod(0o600)
     assert main(["evaluate", str(path), "--out", str(out)]) == 0
     assert out.stat().st_mode & 0o777 == 0o600
+
+
+def spoilt(path: Path, column: int, value: str, row: int = 4) -> Path:
+    """Predictions of which one number is replaced; data rows count from 1."""
+    lines = write(path).read_text(encoding="utf-8").splitlines()
+    cells = lines[row].split(",")
+    cells[column] = value
+    lines[row] = ",".join(cells)
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("column", [0, 1, 2])
+@pytest.mark.parametrize("value", ["1e300", "2e100"])
+def test_numbers_whose_squares_overflow_are_refused_by_row(
+    column: int, value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad, good = spoilt(tmp_path / "bad.csv", column, value), write(tmp_path / "good.csv")
+    named = f"column '{['mean', 'std', 'target'][column]}' of numbers up to 1e100, got {float(value):g} in data row 4"
+    assert named in refused(capsys, "evaluate", bad)
+    repair = ["recalibrate", "--method", "temperature", "--out", tmp_path / "out.csv"]
+    assert named in refused(capsys, *repair, "--fit", bad, "--apply", good)
+    assert named in refused(capsys, *repair, "--fit", good, "--apply", bad)
+
+
+@pytest.mark.parametrize("scale", ["1e99", "1e-99"])
+@pytest.mark.parametrize("column", [0, 1, 2])
+def test_the_largest_numbers_are_evaluated_and_repaired(
+    column: int, scale: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, good = spoilt(tmp_path / "bad.csv", column, scale), write(tmp_path / "good.csv")
+    assert main(["evaluate", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["n"] == 300
+    for method in ("auto", "temperature", "isotonic"):
+        for fit, apply in ((path, good), (good, path)):
+            words = ["recalibrate", "--method", method, "--fit", fit, "--apply", apply, "--out", tmp_path / "o.csv"]
+            assert main([*map(str, words), "--json"]) == 0, (method, fit, capsys.readouterr().err)
+            capsys.readouterr()
+
+
+def test_gaussian_processes_that_cannot_be_fitted_are_refused_with_another_method(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "far.csv"
+    rows = [f"{m:.3f},1,{m + n * 1e50:.6g}" for m, n in DRAW.normal(size=(40, 2))]
+    path.write_text("\n".join(["mean,std,target", *rows]) + "\n")
+    words = ["recalibrate", "--method", "gp-beta", "--fit", path, "--apply", path, "--out", tmp_path / "out.csv"]
+    message = refused(capsys, *words)
+    assert "far.csv: expected `pred` and `target` to which Gaussian processes can be fitted" in message
+    assert "scale-and-shape" in message
+
+
+# Every command, with the option or argument that names a file or folder in its place.
+TAKES_A_NAME = [
+    ["evaluate", "NAME"],
+    ["evaluate", "good.csv", "--out", "NAME.html"],
+    ["evaluate", "--format", "rvc1", "NAME", "--truth", "NAME"],
+    ["recalibrate", "--fit", "good.csv", "--apply", "good.csv", "--out", "NAME.csv"],
+    ["recalibrate", "--fit", "good.csv", "--apply", "good.csv", "--out", "NAME.parquet"],
+    ["recalibrate", "--fit", "good.csv", "--apply", "good.csv", "--out", "out.csv", "--save", "NAME"],
+    ["recalibrate", "--load", "NAME", "--apply", "good.csv", "--out", "out.csv"],
+    ["train", "NAME.toml"],
+    ["train", "config.toml", "--out", "NAME"],
+    ["predict", "NAME", "image.png", "--out", "out"],
+    ["predict", "run", "image.png", "--out", "NAME"],
+    ["benchmark", "bokeh", "--out", "NAME"],
+    ["benchmark", "uci", "--data", "NAME"],
+    ["benchmark", "sensors", "--data", "NAME"],
+    ["benchmark", "depth", "--out", "NAME"],
+    ["benchmark", "detection", "--out", "NAME"],
+    ["data", "street", "--out", "NAME"],
+]
+
+
+@pytest.mark.parametrize("words", TAKES_A_NAME, ids=" ".join)
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("loop", "a link that leads to itself"),
+        ("loop/below", "a link that leads to itself"),
+        ("/".join(["d"] * 2000), "at most 200 folders, got 1999 in 'd/d/d/"),
+        (os.fsdecode(b"n\xffme"), "names in UTF-8, got 'n"),
+    ],
+    ids=["loop", "below a loop", "deep", "not UTF-8"],
+)
+def test_names_that_cannot_be_opened_are_refused_by_every_command(
+    words: list[str],
+    name: str,
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "good.csv")
+    filled = [word.replace("NAME", name) for word in words]
+    if name == "loop":
+        for word in set(filled):
+            if word.startswith("loop"):
+                Path(word).symlink_to(word)
+    else:
+        Path("loop").symlink_to("loop")
+    before = sorted(Path().iterdir())
+    assert told in refused(capsys, *filled)
+    assert sorted(Path().iterdir()) == before
+
+
+def test_a_file_in_a_folder_whose_name_is_not_utf8_is_refused_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path / "good.csv")
+    write(tmp_path / os.fsdecode(b"n\xffme.csv"))
+    assert "n?me.csv` a file whose name is UTF-8" in refused(capsys, "evaluate", tmp_path)

@@ -94,7 +94,7 @@ def test_resumed_run_removes_its_own_unfinished_files_alone(tmp_path):
     words = ["data", "street", "--out", str(tmp_path), *SMALL, "--json"]
     assert main(words) == 0
     frame = next(tmp_path.rglob("image_02/data/*.png"))
-    unfinished = [frame.with_name(f".{frame.stem}-a1b2c3d4.png"), tmp_path / ".street-a1b2c3d4.toml"]
+    unfinished = [frame.with_name(f".{frame.stem}.fcal-a1b2c3d4.png"), tmp_path / ".street.fcal-a1b2c3d4.toml"]
     others = [tmp_path / ".pre-commit-config.yaml", frame.with_name(".my-notes.png")]
     (tmp_path / ".a-folder").mkdir()
     for path in (*unfinished, *others):

@@ -45,6 +45,7 @@ def test_reader_takes_the_first_splits_and_a_folder_above(tmp_path):
         ("data.txt", "1 2 3 4\n1 2 3\n", "data.txt of numbers, got"),
         ("data.txt", "1 2 3 4\n" * 5, "at least 20 rows, got shape (5, 4)"),
         ("data.txt", "1 2 3 4\n" * 20 + "1 nan 3 4\n", "of finite numbers, got others in line 21"),
+        ("index_features.txt", "0\n1\n1\n", "index_features.txt of different numbers, got 1 twice"),
         ("index_features.txt", "0\n1\n9\n", "index_features.txt of whole numbers from 0 to 3, got 9"),
         ("index_target.txt", "1\n", "one column that is no feature, got [1]"),
         ("n_splits.txt", "0\n", "one whole number from 1 to 1000, got [0.0]"),
@@ -52,7 +53,8 @@ def test_reader_takes_the_first_splits_and_a_folder_above(tmp_path):
         ("index_train_0.txt", "0\n60\n", "index_train_0.txt of whole numbers from 0 to 59, got 60"),
         ("index_train_0.txt", "0.5\n1\n", "of whole numbers from 0 to 59, got 0.5"),
         ("index_train_0.txt", "", "index_train_0.txt of numbers, got an empty file"),
-        ("index_test_0.txt", "1\n1\n", "of rows that are not trained on, got some twice or too few"),
+        ("index_test_0.txt", "1\n", "of rows that are not trained on, got some twice or too few"),
+        ("index_test_0.txt", "1\n1\n", "index_test_0.txt of different numbers, got 1 twice"),
     ],
 )
 def test_reader_refuses_what_does_not_fit(tmp_path, file, text, message):

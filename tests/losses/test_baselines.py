@@ -110,3 +110,16 @@ def test_prediction_without_a_mean_is_refused():
     pred = TransformedDistribution(Normal(torch.zeros(3), torch.ones(3)), [ExpTransform()])
     with pytest.raises(TypeError, match="expected `pred` with a mean and a variance, got TransformedDistribution"):
         CalibrationLoss()(pred, torch.ones(3))
+
+
+@pytest.mark.parametrize("sigma", [1e19, 1e20, 1e37])
+@pytest.mark.parametrize(("on", "p"), [("variance", 1), ("variance", 2), ("std", 2)])
+def test_calibration_loss_in_float32_is_finite_with_the_gradient_of_its_definition(sigma, on, p):
+    scale = torch.tensor([sigma, 1.0]).requires_grad_()
+    loss = CalibrationLoss(on=on, p=p)(Normal(torch.zeros(2), scale), torch.ones(2))
+    loss.backward()
+    exact = sigma ** (2 * p if on == "variance" else p) / 2
+    largest = torch.finfo(torch.float32).max
+    assert loss.item() == pytest.approx(min(exact, largest), rel=1e-6)
+    power = 2 * p if on == "variance" else p
+    assert scale.grad[0].item() == pytest.approx(min(power * sigma ** (power - 1) / 2, largest), rel=1e-6)

@@ -6,7 +6,7 @@ from torch.distributions import Independent, MultivariateNormal, Normal
 from two_ranks import run_on_two_ranks
 
 import fcal
-from fcal.losses import FCalLoss, NLLLoss, StratifiedLoss
+from fcal.losses import CombinedLoss, FCalLoss, NLLLoss, StratifiedLoss, SubsampledLoss
 
 
 def batch(rows=60, seed=0):
@@ -176,3 +176,56 @@ def test_targets_of_laws_without_a_standard_deviation_all_count():
     torch.testing.assert_close(
         StratifiedLoss(loss, 1)(pred, target, valid_mask=mask), loss(pred, target, valid_mask=mask)
     )
+
+
+def bad_batches():
+    """What one rank may be given by mistake: a loss, arguments of it, and the error there."""
+    loc, scale, target = batch(40)
+    pred, wrong = Normal(loc, scale), Normal(loc, -scale, validate_args=False)
+    group = torch.arange(40) % 2
+    by_sigma = StratifiedLoss(FCalLoss("kl", df=4), 2)
+    by_group = StratifiedLoss(FCalLoss("kl", df=4), 2, by="group")
+    drawn = SubsampledLoss(by_sigma, 30)
+    combined = CombinedLoss(by_sigma, task=by_sigma)
+    for loss in (by_sigma, drawn, combined):
+        yield loss, (wrong, target), {}, "expected `pred.scale` > 0"
+        yield loss, (pred, target[:5]), {}, "expected `target` of shape"
+        yield loss, (pred, None), {}, "expected `target` a torch.Tensor"
+        yield loss, (pred, target), {"valid_mask": torch.ones(40)}, "expected `valid_mask` of dtype torch.bool"
+        yield loss, (pred, target), {"weight": -torch.ones(40)}, "expected `weight`"
+    yield by_sigma, (pred, target), {"group": group}, "expected no `group`"
+    yield by_group, (pred, target), {"group": group + 1}, "expected `group` within 0 to 1"
+    yield by_group, (pred, target), {"group": None}, "expected `group` a tensor"
+    yield StratifiedLoss(FCalLoss("kl", df=4), 2, by="region"), (pred, target), {}, "expected `target` of images"
+
+
+def check_refused_on_one_rank(rank):
+    loc, scale, target = batch(40)
+    for loss, arguments, options, message in bad_batches():
+        right = {"group": torch.arange(40) % 2} if getattr(loss, "by", "") == "group" else {}
+        shape = (5, 8) if getattr(loss, "by", "") == "region" else (40,)
+        pred = Normal(loc.reshape(shape), scale.reshape(shape))
+        if rank == 0:
+            with pytest.raises(RuntimeError, match="got an error on 1 other rank"):
+                loss(pred, target.reshape(shape), **right)
+        else:
+            with pytest.raises((ValueError, TypeError), match=message):
+                loss(*arguments, **options)
+        assert loss(pred, target.reshape(shape), **right).isfinite()  # the ranks are still in step
+
+
+@pytest.mark.timeout(50)  # below the time-out of the process group
+def test_batch_refused_on_one_rank_is_an_error_on_all():
+    run_on_two_ranks(check_refused_on_one_rank)
+
+
+def check_own_batches(rank):
+    loc, scale, target = batch(40)
+    if rank == 0:  # the other rank takes no part: nothing may wait for it
+        alone = StratifiedLoss(FCalLoss("kl", df=4, sync=False), 2)
+        alone(Normal(loc, scale), target)
+        SubsampledLoss(alone, 30)(Normal(loc, scale), target)
+
+
+def test_strata_of_a_rank_alone_wait_for_nobody():
+    run_on_two_ranks(check_own_batches)

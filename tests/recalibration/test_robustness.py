@@ -58,3 +58,11 @@ def test_moments_of_a_warped_mixture_follow_its_jump():
     same = Warped(base, AffineMap(torch.tensor(0.0, dtype=torch.float64), torch.tensor(1.0, dtype=torch.float64)))
     assert same.mean.item() == pytest.approx(2.0, abs=0.02)
     assert same.stddev.item() == pytest.approx(base.stddev.item(), abs=0.02)
+
+
+@pytest.mark.parametrize("method", ["temperature", "affine", "power", "scale-and-shape"])
+def test_a_fit_whose_numbers_overflow_is_refused(method: str):
+    pred = Normal(torch.zeros(20, dtype=torch.float64), torch.ones(20, dtype=torch.float64))
+    y = torch.linspace(-1, 1, 20, dtype=torch.float64) * 1e300
+    with pytest.raises(ValueError, match="expected `pred` and `target` .* finite `.*` is fitted, got (inf|nan)"):
+        fcal.recalibration.by_name(method)().fit(pred, y)

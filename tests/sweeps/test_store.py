@@ -366,6 +366,22 @@ def test_every_flipped_bit_of_an_artifact_is_noticed(store):
     assert read_artifact(path) == b"weights"
 
 
+def test_every_flipped_bit_of_the_checksum_and_of_the_name_beside_it_is_noticed(store):
+    path = store.artifact("train", CONFIG, ".bin")
+    write_artifact(path, b"weights")
+    sidecar = path.with_name(f"{path.name}.sha256")
+    content = sidecar.read_bytes()
+    for bit in range(8 * len(content)):
+        flipped = bytearray(content)
+        flipped[bit // 8] ^= 1 << bit % 8
+        sidecar.write_bytes(flipped)
+        assert not is_whole(path)
+        with pytest.warns(UserWarning, match="is not used: its checksum does not fit"):
+            assert read_artifact(path) is None
+    sidecar.write_bytes(content)
+    assert is_whole(path)
+
+
 def test_artifact_without_its_checksum_is_not_used(store):
     path = store.artifact("train", CONFIG, ".safetensors")
     save_tensors(path, {"a": torch.ones(2)})

@@ -305,6 +305,80 @@ def test_killed_run_goes_on_and_equals_an_uninterrupted_one(killed, tmp_path, na
         assert (folder / name / file).read_bytes() == (tmp_path / "whole" / file).read_bytes(), file
 
 
+# The process is killed just before, or just after, each of its files gets its name: between the first checkpoint and
+# whatever follows it, too. A child per case; all of them share the imports.
+KILLED_AT_FILES = """
+import os, signal, sys
+from pathlib import Path
+from fcal.cli import main
+from training import toys
+
+toys.register()
+folder, rename, names = sys.argv[1], Path.replace, []
+assert main(["train", f"{folder}/config.toml", "--out", f"{folder}/whole", "--json"]) == 0  # imports everything, too
+
+def numbered(path, target):
+    names.append(Path(target).name)
+    if len(names) == stop and moment == "before":
+        os.kill(os.getpid(), signal.SIGKILL)
+    done = rename(path, target)
+    if len(names) == stop:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return done
+
+Path.replace = numbered
+for stop in range(1, int(sys.argv[2]) + 1):
+    for moment in ("before", "after"):
+        words = ["train", f"{folder}/config.toml", "--out", f"{folder}/{stop}-{moment}", "--json"]
+        child = os.fork()
+        if not child:
+            os._exit(main(words))
+        status = os.waitpid(child, 0)[1]
+        if not status:
+            raise SystemExit(0 if moment == "before" else 1)  # there are no more files
+        assert os.WTERMSIG(status) == signal.SIGKILL, status
+        child = os.fork()
+        if not child:
+            Path.replace = rename
+            os._exit(main([*words, "--resume"]))
+        print(stop, moment, os.waitpid(child, 0)[1], flush=True, file=sys.stderr)
+"""
+
+
+def files_of(folder: Path) -> set[Path]:
+    """Files below a folder, except those of TensorBoard, whose names have the number of the process."""
+    return {path.relative_to(folder) for path in folder.rglob("*") if "tfevents" not in path.name}
+
+
+# The first files are the config, the first checkpoint and the next one; with all of them it takes minutes.
+@pytest.mark.parametrize("files", [3, pytest.param(100, marks=pytest.mark.soak)])
+@pytest.mark.timeout(900)
+def test_run_killed_at_any_of_its_files_goes_on_and_leaves_nothing_half_written(tmp_path, files):
+    config = toys.CONFIG.replace("epochs = 3", "epochs = 1")
+    (tmp_path / "config.toml").write_text(
+        f"{config}checkpoint_every_steps = 2\n[recalibration]\nmethod = 'temperature'\n"
+    )
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent.parent), *sys.path]),
+    }
+    run = subprocess.run(
+        [sys.executable, "-c", KILLED_AT_FILES, str(tmp_path), str(files)],
+        capture_output=True, text=True, check=True, env=environment, timeout=800,
+    )  # fmt: skip
+    cases = [line.split() for line in run.stderr.splitlines()]
+    # Config, checkpoints, history, weights, report, recalibrator and checksums, each before and after.
+    assert len(cases) >= min(2 * files, 20)
+    assert {status for _, _, status in cases} == {"0"}
+    whole = tmp_path / "whole"
+    for stop, moment, _ in cases:
+        folder = tmp_path / f"{stop}-{moment}"
+        assert files_of(folder) == files_of(whole), folder.name
+        for name in ("weights.safetensors", "training/history.csv"):
+            assert (folder / name).read_bytes() == (whole / name).read_bytes(), (folder.name, name)
+
+
 def test_folder_with_a_training_of_an_earlier_version_is_refused(tmp_path):
     (tmp_path / "checkpoint.json").write_text("{}", encoding="utf-8")
     with pytest.raises(ValueError, match=r"without a training of an earlier version, got its checkpoint\.json"):

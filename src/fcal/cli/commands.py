@@ -14,10 +14,11 @@ import sys
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn, TypeAlias
 
 import fcal
+from fcal._files import is_link_loop, is_utf8
 from fcal.benchmarks.catalogue import TASKS, Entry
 from fcal.cli.plugins import load_plugin
 
@@ -29,6 +30,8 @@ _INTERRUPTED = 130  # exit code of a process stopped by Ctrl-C, as in shells
 _WRONG_PATHS = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
 _WRONG_NAMES = (errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP)
 _MAX_MESSAGE = 2000  # characters
+_MOST_FOLDERS = 200  # in a path: Python's functions of folders call themselves for each
+_SHOWN_NAME = 60  # characters
 _BAD_INPUT_ERRORS = (ValueError, TypeError, ImportError, *_WRONG_PATHS)
 
 
@@ -340,10 +343,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         for plugin in plugins_of(words):
             load_plugin(plugin)
         arguments = parser().parse_args(words)
+        _check_names(arguments)
         # Imported only now: `fcal --help` needs neither torch nor Arrow.
         return int(importlib.import_module(arguments.module).run(arguments, words))
     except KeyboardInterrupt as stop:
-        return _print_error(str(stop) or "stopped", _INTERRUPTED)  # a command may say how to resume
+        code = _print_error(str(stop) or "stopped", _INTERRUPTED)  # a command may say how to resume
+        if argv is None:
+            _end_at_once(code)
+        return code
     except BrokenPipeError:
         # The reader has closed the pipe; without this, Python would report it again when it closes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -356,6 +363,34 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(error, _BAD_INPUT_ERRORS) or (isinstance(error, OSError) and error.errno in _WRONG_NAMES):
             return _print_error(f"{error}{_remedy(words, error)}", _BAD_INPUT)
         return _print_error(f"{type(error).__name__}: {error} (--debug shows where)", _FAILED)
+
+
+def _end_at_once(code: int) -> NoReturn:
+    """End the process, whose files and workers are tidied up, without the interpreter's own end.
+
+    That searches a million objects of torch for garbage, which takes seconds on a busy machine.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):  # closed, or there is none
+            stream.flush()
+    os._exit(code)
+
+
+def _check_names(arguments: argparse.Namespace) -> None:
+    """Refuse names of files that no command could read or write, before any work.
+
+    Raises:
+        ValueError: The name is not UTF-8, has too many folders, or is a loop of links.
+    """
+    values = (value if isinstance(value, list) else [value] for value in vars(arguments).values())
+    for name in (name for names in values for name in names if isinstance(name, str)):
+        shown = repr(name if len(name) <= _SHOWN_NAME else f"{name[:_SHOWN_NAME]}...")
+        if not is_utf8(name):
+            raise ValueError(f"expected names in UTF-8, got {shown}; rename the file or folder")
+        if name.count("/") > _MOST_FOLDERS:
+            raise ValueError(f"expected a path of at most {_MOST_FOLDERS} folders, got {name.count('/')} in {shown}")
+        if is_link_loop(name):
+            raise ValueError(f"expected a file or folder, got {shown}, a link that leads to itself")
 
 
 def _remedy(words: Sequence[str], error: BaseException) -> str:

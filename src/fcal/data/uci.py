@@ -122,6 +122,9 @@ def _indices(path: Path, below: int) -> Tensor:
     whole = np.isfinite(numbers) & (numbers == np.floor(numbers)) & (numbers >= 0) & (numbers < below)
     if not whole.all():
         raise ValueError(f"expected {path} of whole numbers from 0 to {below - 1}, got {numbers[~whole][0]:g}")
+    values, counts = np.unique(numbers, return_counts=True)
+    if (counts > 1).any():
+        raise ValueError(f"expected {path} of different numbers, got {values[counts > 1][0]:g} twice: is it damaged?")
     return torch.from_numpy(numbers.astype(np.int64))
 
 

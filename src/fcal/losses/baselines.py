@@ -116,7 +116,8 @@ class CalibrationLoss(MeanLoss):
         \quad\text{or}\quad \frac 1n \sum_i \bigl| \sigma_i - |y_i - \mu_i| \bigr|^p
 
     Combine it with the likelihood by :class:`CombinedLoss`. The paper does not state norm and power, so state the
-    choice beside results.
+    choice beside results. The loss has the unit of the target, squared or to the fourth power: in float32 it is the
+    largest number of that type where it would be beyond.
 
     Args:
         on: ``"variance"`` or ``"std"``.
@@ -147,6 +148,24 @@ class CalibrationLoss(MeanLoss):
         error = observation.target - (mean.detach() if self.detach_mean else mean)
         gap = _GAPS[self.on](spread, error).abs().pow(self.p)
         return gap.mean(-1) if observation.law.family.event_dim else gap
+
+    def in_dtype(self, loss: Tensor, dtype: torch.dtype) -> Tensor:
+        """The loss in the dtype of the inputs, at most its largest number; gradients do not depend on that."""
+        saturated: Tensor = _Saturated.apply(loss, dtype)
+        return saturated
+
+
+class _Saturated(torch.autograd.Function):
+    """A number in another dtype, at most the largest one there, with the gradient of the number itself."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, dtype: torch.dtype) -> Tensor:
+        ctx.dtype = value.dtype
+        return value.clamp(max=torch.finfo(dtype).max).to(dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return grads[0].to(ctx.dtype), None
 
 
 def _mean_and_spread(observation: Observation) -> tuple[Tensor, Tensor]:

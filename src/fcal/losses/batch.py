@@ -124,7 +124,11 @@ class MeanLoss(BatchLoss):
         total, count = self.over_ranks(local, 2, batch).unbind()
         if not is_tracing():
             check_total(count)
-        return (total / count).to(batch.dtype())
+        return self.in_dtype(total / count, batch.dtype())
+
+    def in_dtype(self, loss: Tensor, dtype: torch.dtype) -> Tensor:
+        """The loss, computed in float64, in the dtype of the inputs; infinite if it is too large for that."""
+        return loss.to(dtype)
 
 
 def check_total(total: Tensor) -> None:

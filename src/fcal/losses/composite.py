@@ -208,22 +208,33 @@ class StratifiedLoss(nn.Module):
         Returns:
             A scalar of the dtype of the inputs, float32 at least.
         """
-        valid = _counting_elements(Batch(pred, target, valid_mask, weight))
-        stratum = _STRATA[self.by](pred, valid, group, self.strata)
-        masks = [valid & (stratum == number) for number in range(self.strata)]
+        batch = Batch(pred, target, valid_mask, weight)
+        # An error in here is one on all ranks: none of them waits for another in the losses below.
+        masks = run_on_all_ranks(partial(self._masks, batch, group), device=batch.device(), sync=self.sync)
         losses = [
             share * self.loss(pred, target, valid_mask=mask, weight=weight)
             for mask, share in zip(masks, self._shares(masks).tolist(), strict=True)
             if share
         ]
         if not losses:
-            shown = f"{int(valid.sum())} for {self.strata} strata"
+            shown = f"{int(torch.stack(masks).sum())} for {self.strata} strata"
             raise ValueError(f"expected `target` with at least {_FEWEST} values that count in a stratum, got {shown}")
         return torch.stack(losses).sum()
+
+    @property
+    def sync(self) -> bool:
+        """Whether the loss is that of all ranks."""
+        return self.loss.sync
 
     def extra_repr(self) -> str:
         """The options, for ``print``."""
         return f"strata={self.strata}, by={self.by!r}"
+
+    def _masks(self, batch: Batch, group: Tensor | None) -> list[Tensor]:
+        """Elements of each stratum that count."""
+        valid = _counting_elements(batch)
+        stratum = _STRATA[self.by](batch.pred, valid, group, self.strata)
+        return [valid & (stratum == number) for number in range(self.strata)]
 
     def _shares(self, masks: Sequence[Tensor]) -> Tensor:
         """Fraction of the targets of all ranks in every stratum; 0 for strata with too few."""
@@ -231,7 +242,7 @@ class StratifiedLoss(nn.Module):
         def local() -> Tensor:
             return torch.stack([mask.sum() for mask in masks]).to(torch.float64)
 
-        counts = sum_over_ranks(local, size=self.strata, device=masks[0].device) if self.loss.sync else local()
+        counts = sum_over_ranks(local, size=self.strata, device=masks[0].device) if self.sync else local()
         enough = torch.where(counts >= _FEWEST, counts, 0.0)
         return enough / enough.sum().clamp_min(1)
 
@@ -348,8 +359,14 @@ class SubsampledLoss(nn.Module):
         Returns:
             A scalar of the dtype of the inputs, float32 at least.
         """
-        drawn = self._drawn(_counting_elements(Batch(pred, target, valid_mask, weight)))
+        batch = Batch(pred, target, valid_mask, weight)
+        drawn = run_on_all_ranks(lambda: self._drawn(_counting_elements(batch)), device=batch.device(), sync=self.sync)
         return self.loss(pred, target, valid_mask=drawn, weight=weight, **options)
+
+    @property
+    def sync(self) -> bool:
+        """Whether the loss is that of all ranks; True for a callable that does not say so."""
+        return bool(getattr(self.loss, "sync", True))
 
     def extra_repr(self) -> str:
         """The options, for ``print``."""

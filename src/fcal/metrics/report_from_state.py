@@ -244,7 +244,8 @@ def _decompose_crps(summary: Summary) -> ScoreDecomposition | None:
 def _variance_of_target(summary: Summary) -> float:
     """Variance of the targets; 0 where it is within the rounding error of the mean square."""
     square = summary.means["target_sq"]
-    variance = square - summary.means["target"] ** 2
+    mean = summary.means["target"]
+    variance = square - mean * mean  # Python's power would raise an error where a product is infinite
     return variance if variance > _SMALLEST_VARIATION * square else 0.0
 
 
@@ -254,8 +255,8 @@ def _entropy_of_z(summary: Summary) -> float:
     width = 2 * summary.grid.reach / (len(summary.z) - 2)
     if summary.out_of_reach() > MANY_OUT_OF_REACH or scale < _FEWEST_BINS * width:
         return 0.5 * math.log(2 * math.pi * math.e) + math.log(scale)
-    merged = max(int(2 * scale * summary.n ** (-1 / 3) / width), 1)
     inner = summary.z[1:-1]
+    merged = int(min(max(2 * scale * summary.n ** (-1 / 3) / width, 1.0), len(inner)))  # one residual may be huge
     counts = np.add.reduceat(inner, np.arange(0, len(inner), merged))
     share = counts[counts > 0] / summary.n
     return float(-(share * np.log(share / (merged * width))).sum()) + (len(share) - 1) / (2 * summary.n)

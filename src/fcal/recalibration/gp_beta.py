@@ -104,9 +104,16 @@ class GPBeta(Recalibrator):
         inducing = _centres(x[training], self.inducing, generator)
         seed = int(torch.randint(2**31, (), generator=generator))
         expected = partial(_expected_log_likelihood, tails.rows(training), constant)
-        means, lengthscale, outputscale = variational_gp.fit_processes(
-            x[training], expected, inducing, steps=self.steps, seed=seed, jitter=_JITTER
-        )
+        try:
+            means, lengthscale, outputscale = variational_gp.fit_processes(
+                x[training], expected, inducing, steps=self.steps, seed=seed, jitter=_JITTER
+            )
+        except RuntimeError as error:  # GPyTorch's and torch's own of matrices that are not positive definite
+            farthest = data.z.abs().max().item()
+            raise ValueError(
+                f"expected `pred` and `target` to which Gaussian processes can be fitted, got residuals up to "
+                f"{farthest:.3g} sd; leave out such rows, or use scale-and-shape (or isotonic), which copes with them"
+            ) from error
         prior = _kernel(inducing, inducing, lengthscale, outputscale)
         prior = prior + _JITTER * outputscale[:, None, None] * torch.eye(len(inducing)).to(prior)
         tensors = {

@@ -77,7 +77,9 @@ class Recalibrator(ABC):
         data = calibration_data(pred, target, valid_mask, at_least=self.least_rows)
         self._check_law(data)
         with torch.no_grad():
-            self._tensors = self._fitted(data)
+            tensors = self._fitted(data)
+            _check_finite(tensors)
+            self._tensors = tensors
             count = int(data.wild.sum())
         farthest = float(data.distance.max())
         self.wild = WildRows(count=count, rows=len(data.z), farthest=farthest) if count else None
@@ -285,6 +287,17 @@ def elementwise(pred: Distribution) -> Distribution:
     if len(pred.event_shape) == law.family.event_dim:
         return pred
     return law.distribution().expand(pred.batch_shape + pred.event_shape)
+
+
+def _check_finite(tensors: Mapping[str, Tensor]) -> None:
+    """Refuse a fit whose numbers have overflowed: what it repairs would be infinite or NaN."""
+    for name, tensor in tensors.items():
+        if not bool(torch.isfinite(tensor).all()):
+            bad = tensor[~torch.isfinite(tensor)][0].item()
+            raise ValueError(
+                f"expected `pred` and `target` of which a finite `{name}` is fitted, got {bad:g}: errors, spreads or "
+                f"their ratios are too large; give them in other units"
+            )
 
 
 def signature(law: Law) -> str:

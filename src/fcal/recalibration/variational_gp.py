@@ -66,8 +66,12 @@ def fit_processes(
     Returns:
         Means at the inducing points, of shape ``(3, M)``, length scales of shape ``(3, inputs)``, and variances of
         shape ``(3,)``.
+
+    Raises:
+        RuntimeError: A covariance matrix is not positive definite: the inputs or likelihoods are too extreme.
     """
-    with torch.random.fork_rng(devices=[]), torch.enable_grad():
+    with torch.random.fork_rng(devices=[]), torch.enable_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of jitter that is added to a matrix, again and again
         torch.manual_seed(seed)
         process = _Process(inducing, outputscale=0.1, jitter=jitter).to(x)
         process.train()

@@ -61,6 +61,7 @@ def run(
     """
     cells = list(cells)
     _check(cells, function, workers, store)
+    store.remove_abandoned()
 
     def report(outcome: Outcome) -> None:
         bar.count(outcome)

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from fcal._config import plain
 from fcal._executor import one_torch_thread
-from fcal._files import atomic_path, held, is_whole, provenance
+from fcal._files import atomic_path, held, is_whole, provenance, remove_abandoned
 from fcal.sweeps.cells import Cell, canonical, file_stem, key, plain_config
 
 CellFunction: TypeAlias = Callable[[str, Mapping[str, Any], "Store"], Any]
@@ -22,6 +22,7 @@ _FORMAT, _VERSION = "fcal.cell", 1
 _LARGEST = 200_000  # bytes; cells are committed
 _DAMAGE = (ValueError, TypeError, OSError, RecursionError)
 _FIELDS = ("kind", "config", "result", "seconds", "provenance")
+_ARTIFACTS = "artifacts"
 _PATIENCE = 0.5  # seconds between looks at a cell that another process computes
 
 
@@ -153,6 +154,11 @@ class Store:
             temporary.write_text(text, encoding="utf-8")
         return path
 
+    def remove_abandoned(self) -> None:
+        """Remove cells and artifacts that killed processes left half-written."""
+        for folder in (self.folder, self.folder.parent / _ARTIFACTS):
+            remove_abandoned(folder)
+
     def compute(self, cell: Cell, function: CellFunction) -> Any:
         """The result of a cell: the stored one if it and its artifacts are whole, else it is computed and stored now.
 
@@ -239,7 +245,7 @@ class Store:
             >>> Store("runs/bokeh/cells").artifact("train", {"seed": 0}, ".safetensors").parent.as_posix()
             'runs/bokeh/artifacts'
         """
-        return self._beside("artifacts", kind, config, suffix)
+        return self._beside(_ARTIFACTS, kind, config, suffix)
 
     def lock(self, kind: str, config: Mapping[str, Any]) -> Path:
         """Path of the file that is locked while this cell is computed."""

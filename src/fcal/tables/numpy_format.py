@@ -4,7 +4,6 @@ import ast
 import math
 import re
 import struct
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -17,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.lib import format as npy
 
+from fcal._files import temporary_folder
 from fcal.tables.readers import TableError, TableFile, file_error, message_of, shown
 from fcal.tables.writers import Repair, column_types, flat, typed
 
@@ -29,6 +29,8 @@ _DTYPE = re.compile(r"[<>|=]?[biufcmMOSUV]\d{0,9}(\[\w+\])?")
 _BROKEN_HEADER = (ValueError, TypeError, KeyError, SyntaxError, RecursionError, MemoryError, EOFError)
 _BROKEN_ZIP = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, OSError, ValueError)
 _MAX_COLUMNS = 1000  # of one array
+_MAX_LABEL = 4096  # bytes of a text in an array, which takes as many for every row: 1024 characters
+_CHUNK_BYTES = 64 << 20  # of all columns that are read together
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,7 @@ class ArrayFile(TableFile):
         """The columns as they are stored."""
         names = list(dict.fromkeys([*numbers, *labels]))
         total = self.count_rows(names)
+        rows = min(rows, max(_CHUNK_BYTES // self._bytes_per_row(names), 1))
         with ExitStack() as stack:
             try:
                 readers = self._readers(names, stack)
@@ -108,6 +111,11 @@ class ArrayFile(TableFile):
             listed = ", ".join(f"{length} in {shown(name)}" for name, length in lengths.items())
             raise file_error(self.path, "with arrays of one length", listed)
         return members[0].shape[0] if members else 0
+
+    def _bytes_per_row(self, names: Sequence[str]) -> int:
+        """Bytes that a row of some columns takes in memory, of which a small compressed file may have many."""
+        members = dict.fromkeys(self._columns[name][0] for name in names)
+        return max(sum(math.prod(member.shape[1:]) * member.dtype.itemsize for member in members), 1)
 
     def _readers(self, names: Sequence[str], stack: ExitStack) -> "list[_Reader]":
         archive = stack.enter_context(zipfile.ZipFile(self.path)) if self._zipped else None
@@ -201,7 +209,7 @@ def write_npz(temporary: Path, repair: Repair) -> None:
     """Write an NPZ file, with a temporary file per array: an archive takes one array after the other."""
     types, shapes = column_types(repair.source), _array_shapes(repair.source.tables)
     arrays: dict[str, _SpooledArray] = {}
-    with tempfile.TemporaryDirectory(prefix=f".{repair.out.stem}-", dir=temporary.parent) as folder:
+    with temporary_folder(repair.out) as folder:
         for block, columns in repair.chunks:
             old = typed(block, types)
             values = {name: _numpy(repair, name, old.column(name)) for name in types}
@@ -214,7 +222,7 @@ def write_npz(temporary: Path, repair: Repair) -> None:
             values.update({name: value.detach().numpy() for name, value in new.items()})
             for name, array in values.items():
                 if name not in arrays:
-                    arrays[name] = _SpooledArray(Path(folder, str(len(arrays))))
+                    arrays[name] = _SpooledArray(folder / str(len(arrays)))
                 arrays[name].append(array)
         with zipfile.ZipFile(temporary, "w") as archive:
             for name, spooled in arrays.items():
@@ -275,6 +283,8 @@ def problem_of(shape: tuple[int, ...], dtype: np.dtype[Any]) -> str | None:
         return "a single value"
     if math.prod(shape[1:]) > _MAX_COLUMNS:
         return f"shape {shape}; flatten images to one row per pixel"
+    if dtype.kind in "US" and dtype.itemsize > _MAX_LABEL:
+        return f"text of {dtype.itemsize} bytes in every row, more than {_MAX_LABEL}; use numbers or shorter labels"
     return None
 
 

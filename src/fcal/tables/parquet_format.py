@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import parquet
 
+from fcal.tables.parquet_pages import check_pages
 from fcal.tables.readers import TableError, TableFile, file_error, is_text, message_of, regrouped
 from fcal.tables.writers import Repair, column_types, flat, typed
 
@@ -22,12 +23,13 @@ class ParquetFile(TableFile):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         try:
-            metadata = parquet.read_metadata(path)
-            self.schema = metadata.schema.to_arrow_schema()
+            self._metadata = parquet.read_metadata(path)
+            self.schema = self._metadata.schema.to_arrow_schema()
         except _BROKEN as error:
             raise self._broken(error) from None
         self.names = tuple(self.schema.names)
-        self._rows = int(metadata.num_rows)
+        self._rows = int(self._metadata.num_rows)
+        self._checked: set[str] = set()  # columns whose pages are of moderate size
         self.check_names()
 
     def batches(self, numbers: Sequence[str], labels: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
@@ -42,6 +44,9 @@ class ParquetFile(TableFile):
         return self._rows
 
     def _read(self, names: list[str], dictionaries: list[str], rows: int) -> Iterator[pa.RecordBatch]:
+        if not self._checked.issuperset(names):
+            check_pages(self.path, self._metadata, set(names) - self._checked)
+            self._checked.update(names)
         try:
             with parquet.ParquetFile(
                 self.path, read_dictionary=dictionaries, pre_buffer=False, buffer_size=_BUFFER_BYTES

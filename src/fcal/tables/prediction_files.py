@@ -28,7 +28,7 @@ from fcal.tables.usual_names import recognised
 READERS: dict[str, type[TableFile]] = {}  # by suffix; filled in ``fcal.tables``
 _OF_MANY_THINGS = (".jsonl", ".ndjson", ".pt", ".pth")
 _CHUNK_ROWS = 1 << 18
-_MOST_NUMBERS = 1 << 22  # of a chunk: samples are many columns
+_CHUNK_VALUES = 1 << 22  # of all columns in use: 32 MB of float64, however many columns there are
 _NO_CLUSTER = ["", "nan", "NaN", "NA", "null", "None"]
 _NO_GROUP = "(none)"  # group of rows whose label is null
 
@@ -123,15 +123,20 @@ class Predictions:
         for table in self.tables:
             rows = 0
             if every_column:
-                batches = table.all_batches(self.chunk_rows)
+                batches = table.all_batches(self._rows_of(len(table.names)))
             else:
-                batches = table.batches(self.layout.numbers, self.columns.labels(), self.chunk_rows)
+                columns = len(self.layout.numbers) + len(self.columns.labels())
+                batches = table.batches(self.layout.numbers, self.columns.labels(), self._rows_of(columns))
             for batch in batches:
                 if batch.num_rows:
                     yield Block(table, batch, rows)
                     rows += batch.num_rows
             if not rows:
                 raise table.no_rows()
+
+    def _rows_of(self, columns: int) -> int:
+        """Rows of a chunk: fewer where there are many columns, so that its memory is bounded."""
+        return min(self.chunk_rows, max(_CHUNK_VALUES // max(columns, 1), 1))
 
 
 def open_predictions(
@@ -185,7 +190,6 @@ def open_predictions(
     layout = layout_of(tables[0], columns, family)
     for table in tables[1:]:
         _check_same_columns(tables[0], table)
-    rows = max(min(rows, _MOST_NUMBERS // len(layout.numbers)), 1)
     return Predictions(tables, columns, layout, rows, family)
 
 

@@ -5,7 +5,6 @@ table of suffixes is in ``fcal.tables``. An error is one line with the file, the
 """
 
 import difflib
-import math
 import stat
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -21,10 +20,14 @@ from pyarrow import compute, csv
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
+from fcal._files import is_utf8
+
 _MISSING_WORDS = sorted(csv.ConvertOptions().null_values)  # "", "NA", "NaN", "null", ...
 _LONGEST = 60  # characters of a value
 _LONGEST_REASON = 200
 _MOST_NAMES = 12
+_MODERATE = "of numbers up to 1e100"
+LARGEST = 1e100  # of numbers in files: sums of their squares, and of fourth powers of their ratios, are finite
 
 
 class TableError(ValueError):
@@ -101,6 +104,8 @@ class TableFile(ABC):
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        if not is_utf8(path):
+            raise file_error(path, "a file whose name is UTF-8", "other bytes in it; rename the file")
         try:
             if not stat.S_ISREG(path.stat().st_mode):
                 raise file_error(path, "a regular file", "a pipe or device")
@@ -242,11 +247,11 @@ class Block:
         raise value_error(self.file.path, name, "of numbers", value, self.first_row + index + 1)
 
     def finite(self, name: str) -> Tensor:
-        """A column that must have a finite number in every row."""
+        """A column that must have a finite number in every row, of at most 1e100."""
         value = self.numbers(name)
-        # A finite sum proves that all are finite; otherwise (it may have overflowed) each value is checked.
-        if not math.isfinite(value.sum().item()):
+        if not _are_moderate(value):
             self.check((name,), "finite", lambda v: ~torch.isfinite(v))
+            self.check((name,), _MODERATE, lambda v: v.abs() > LARGEST)
         return value
 
     def positive(self, name: str) -> Tensor:
@@ -257,10 +262,11 @@ class Block:
         return value
 
     def target(self, name: str) -> Tensor:
-        """A column of targets: finite, or NaN where missing."""
+        """A column of targets: finite and at most 1e100, or NaN where missing."""
         value = self.numbers(name)
-        if not math.isfinite(value.sum().item()):
+        if not _are_moderate(value):
             self.check((name,), "finite (NaN where missing)", torch.isinf)
+            self.check((name,), _MODERATE, lambda v: v.abs() > LARGEST)
         return value
 
     def check(self, names: Sequence[str], requirement: str, bad: Callable[..., Tensor]) -> None:
@@ -296,6 +302,14 @@ class Block:
         except TableError:
             return None
         return f"{bad_rows} of {rows} rows"
+
+
+def _are_moderate(value: Tensor) -> bool:
+    """Whether all numbers are finite and at most 1e100, in one pass; False as well if one is NaN."""
+    if not value.numel():
+        return True
+    low, high = torch.aminmax(value)
+    return low.item() >= -LARGEST and high.item() <= LARGEST
 
 
 def is_text(dtype: pa.DataType) -> bool:

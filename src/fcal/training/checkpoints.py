@@ -16,7 +16,7 @@ from lightning.pytorch.plugins.io import CheckpointIO
 from torch import nn
 
 from fcal._config import difference
-from fcal._files import atomic_path, held
+from fcal._files import atomic_path, held, remove_abandoned
 from fcal.training.objectives import Objective, description
 from fcal.training.optimization import FitConfig
 from fcal.training.record import Record
@@ -24,6 +24,7 @@ from fcal.training.reproducibility import Batches
 from fcal.training.run_folder import check_weights
 
 NAME = "checkpoint.fcal"
+LOCK = ".lock"
 _OLD_MANIFEST = "checkpoint.json"  # of versions whose checkpoints were two files
 _LONGEST_REASON = 120  # characters
 
@@ -35,9 +36,10 @@ def exclusive(folder: Path) -> Iterator[None]:
     Raises:
         ValueError: Another process is training there.
     """
-    with held(folder / ".lock") as acquired:
+    with held(folder / LOCK) as acquired:
         if not acquired:
             raise ValueError(f"expected a folder of its own, got {folder}: another process is training there")
+        remove_abandoned(folder)
         yield
 
 

@@ -6,7 +6,7 @@ import math
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import fmean
@@ -28,7 +28,7 @@ from fcal.metrics import Report
 from fcal.models import FixedMean
 from fcal.models.predicting import Predicted, evaluating, predict
 from fcal.training import run_folder
-from fcal.training.checkpoints import exclusive
+from fcal.training.checkpoints import LOCK, exclusive
 from fcal.training.config import ConfigError, RunConfig, initial_model, splits
 from fcal.training.objectives import objective
 from fcal.training.optimization import FitConfig
@@ -84,6 +84,7 @@ def train(
     folder = Path(folder)
     run_folder.check_folder(config, folder, resume)
     if run_folder.is_finished(folder):
+        _remove_leftovers(folder)
         return load(folder)
     model, parts = _start_model(config), splits(config)  # errors in these leave no folder behind
     with removed_if_empty(folder), exclusive(folder):
@@ -116,6 +117,13 @@ def _warn_of_harm(config: RunConfig, report: Mapping[str, Any]) -> None:
     if same and now is not None and before is not None and is_harmed(now, before):
         shown = f"RMSE {now:.3g} on the test set, {before:.3g} in {config.model.start_from}"
         warnings.warn(f"the mean has become worse in training: {shown}; {REMEDY_OF_HARM}", stacklevel=3)
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Remove what is left of a training that was killed between its last file and its end."""
+    if (folder / LOCK).exists():
+        with suppress(OSError, ValueError), exclusive(folder):  # a copy to read alone, or a process that is at it
+            run_folder.remove_checkpoints(folder)
 
 
 def _start_model(config: RunConfig) -> nn.Module:

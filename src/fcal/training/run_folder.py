@@ -140,6 +140,11 @@ def seal(config: RunConfig, folder: Path) -> None:
     recalibrator = sorted((folder / RECALIBRATOR).glob("*")) if config.recalibration.method else []
     scales = [folder / SCALES] if config.crossfit.scales or config.model.fixed_mean else []
     write_checksums(folder, [*(folder / name for name in _ALWAYS), *scales, *recalibrator])
+    remove_checkpoints(folder)
+
+
+def remove_checkpoints(folder: Path) -> None:
+    """Remove the checkpoints of a finished run."""
     for path in (folder / TRAINING).rglob("checkpoint*"):
         path.unlink()
 
@@ -156,7 +161,7 @@ def removed_if_untrained(folder: Path) -> Iterator[None]:
     except BaseException:
         training = folder / TRAINING
         if not any(training.rglob("checkpoint*")) and not any(training.rglob("history.csv")):
-            for path in created:
+            for path in reversed(created):  # the config last: a folder without one is nobody's
                 if path.is_dir():
                     shutil.rmtree(path, ignore_errors=True)
                 else:

@@ -240,7 +240,9 @@ def test_stopped_run_is_completed_by_running_it_again(tmp_path, layout, monkeypa
     partial = contents(tmp_path / "stopped")
     assert partial.items() < whole.items()
     killed = tmp_path / "stopped" / next(iter(partial))
-    killed.with_name(f".{killed.stem}-x1y2{killed.suffix}").write_bytes(b"half")  # what a killed process leaves behind
+    killed.with_name(f".{killed.stem}.fcal-x1y2z3w4{killed.suffix}").write_bytes(
+        b"half"
+    )  # what a killed process leaves behind
     assert write_street(tmp_path / "stopped", small, layout).rendered == 2
     assert contents(tmp_path / "stopped") == whole
 

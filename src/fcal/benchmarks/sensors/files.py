@@ -1,6 +1,10 @@
 """Files of sensor data: every checksum, name, shape and value is verified."""
 
+import os
+import struct
+import zlib
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -20,6 +24,8 @@ _FOLDER = "robot_known_noise"
 _SUMS = "SHA256SUMS"
 _SHOWN = 40  # characters of an invalid value
 _LARGEST = 200_000_000  # bytes; the files have 3 MB at most
+_MOST_INFLATED = 100_000_000  # bytes of all matrices of a compressed MATLAB file; SciPy needs about three times as much
+_MAT_HEADER, _MAT_COMPRESSED = 128, 15  # bytes before the first element; type of a compressed one
 
 
 def data_file(folder: Path, name: str) -> Path:
@@ -98,6 +104,7 @@ def _numeric(path: Path) -> dict[str, NDArray[Any]]:
         from scipy.io import loadmat  # only this format needs it
     except ImportError as error:
         raise ImportError("expected scipy for MATLAB files; pip install 'fcal[sensors]'") from error
+    _check_inflated_size(path)
     try:
         variables = loadmat(path)
     except Exception as error:  # SciPy raises many types of errors: ValueError, TypeError, zlib.error, ...
@@ -106,6 +113,28 @@ def _numeric(path: Path) -> dict[str, NDArray[Any]]:
     return {
         name: value for name, value in variables.items() if isinstance(value, np.ndarray) and value.dtype.kind in "biuf"
     }
+
+
+def _check_inflated_size(path: Path) -> None:
+    """Refuse a MATLAB file whose compressed elements together are too large; what else is wrong, SciPy says.
+
+    Raises:
+        ValueError: There are more than 100 MB of them.
+    """
+    total = 0
+    with path.open("rb") as file, suppress(zlib.error, struct.error):
+        order = "<" if file.read(_MAT_HEADER).endswith(b"IM") else ">"
+        while tag := file.read(8):
+            kind, size = struct.unpack(f"{order}II", tag)
+            if kind != _MAT_COMPRESSED:
+                file.seek(size, os.SEEK_CUR)
+                continue
+            inflate, element = zlib.decompressobj(), file.read(size)
+            while element and total <= _MOST_INFLATED:
+                total += len(inflate.decompress(element, 1 << 20))
+                element = inflate.unconsumed_tail
+            if total > _MOST_INFLATED:
+                raise ValueError(f"expected {path} of at most {_MOST_INFLATED} bytes when inflated, got more")
 
 
 def checked(values: Array, valid: NDArray[np.bool_], requirement: str) -> Array:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fcal._config import difference, read_config, to_toml
-from fcal._files import atomic_path, held, writable_folder
+from fcal._files import atomic_path, held, is_temporary, remove_abandoned, writable_folder
 from fcal._progress import ProgressBar
 from fcal._registry import Registry
 from fcal.data.street.cityscapes_layout import CITYSCAPES
@@ -80,7 +80,7 @@ def write_street(
     with held(target / _LOCK) as ours:
         if not ours:
             raise ValueError(f"expected a folder that no other run writes to, got {target}")
-        _remove_unfinished(target, files, config)
+        remove_abandoned(target)
         for name, text in {_CONFIG: to_toml(run), **files.before(config)}.items():
             _write(target / name, text.encode())
         rendered = _write_frames(target, files, config, progress)
@@ -91,19 +91,9 @@ def write_street(
     return Written(folder=target, frames=config.frames, rendered=rendered, files=count)
 
 
-def _remove_unfinished(folder: Path, layout: Layout, config: StreetConfig) -> None:
-    """Remove temporary files of a run that was killed, and no other hidden files."""
-    own = {_CONFIG, *layout.before(config), *layout.lists(config)}
-    own.update(name for index in range(config.frames) for name in layout.names(config, index))
-    for path in folder.rglob(".*-*"):
-        stem, _, _ = path.stem[1:].rpartition("-")
-        if path.is_file() and path.with_name(stem + path.suffix).relative_to(folder).as_posix() in own:
-            path.unlink()
-
-
 def _check_folder(folder: Path, run: _Run) -> None:
     """Refuse a folder with anything else than an earlier run of the same config."""
-    if not any(path.name != _LOCK for path in folder.iterdir()):
+    if not any(path.name != _LOCK and not is_temporary(path.name) for path in folder.iterdir()):
         return
     if not (folder / _CONFIG).is_file():
         raise ValueError(f"expected an empty folder or one of an earlier run, got {folder} without {_CONFIG}")
