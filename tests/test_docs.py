@@ -59,8 +59,6 @@ PARSED = {
     "fcal benchmark detection --preset quick": "minutes; tests of the benchmark run its tiny preset",
     "fcal benchmark uci --data": "downloaded data; tests of the benchmark run tables of their own",
 }
-# Commands, options and names on pages that are being built; empty when they have landed.
-COMING = {"compare", "recalibrate --group", "evaluate --samples", "fcal.distributions.Empirical"}
 
 TRUTH = {  # for the example of a file on the page of detection
     "images": [{"id": number, "height": 80, "width": 100} for number in (1, 2)],
@@ -211,12 +209,12 @@ def test_commands_and_options_that_pages_name_exist(command):
         at = subcommands(at)[words[0]]
         path.append(words.pop(0))
     own_task = path == ["benchmark"] and "--plugin" in command
-    assert path or command.startswith("fcal --") or words[0] in COMING, command
+    assert path or command.startswith("fcal --"), command
     options = {option for action in at._actions for option in action.option_strings}
     if own_task:
         options = {option for task in subcommands(at).values() for a in task._actions for option in a.option_strings}
     named = re.findall(r"(?<!\S)[\[(]?(--[a-z][a-z-]*)", " ".join(words)) if path else []
-    assert [option for option in named if option not in options and f"{path[0]} {option}" not in COMING] == []
+    assert [option for option in named if option not in options] == []
 
 
 @pytest.mark.parametrize("command", [c for page in PAGES for c in shown_commands(page) if c.startswith(tuple(PARSED))])
@@ -259,7 +257,7 @@ def test_files_that_pages_name_exist():
 
 @pytest.mark.parametrize("page", [*PAGES, *WRITTEN])
 def test_names_of_the_package_on_a_page_exist(page):
-    for name in set(re.findall(r"`(fcal(?:\.\w+)+)", re.sub(r"```.*?```", "", read(page), flags=re.DOTALL))) - COMING:
+    for name in set(re.findall(r"`(fcal(?:\.\w+)+)", re.sub(r"```.*?```", "", read(page), flags=re.DOTALL))):
         value, parts = fcal, name.split(".")[1:]
         for depth, part in enumerate(parts, start=1):
             if not hasattr(value, part):

@@ -231,9 +231,12 @@ def _step_of_verdict(report: Report, arguments: Namespace) -> str:
     by_group = arguments.group if groups_differ(report) else None
     method = ["--method", "isotonic"] if report.verdict == "biased" else []
     group = [] if by_group is None else ["--group", by_group]
-    applied = "PREDICTIONS.csv" if arguments.path[0] == STANDARD_INPUT else arguments.path[0]
+    # A repair starts from the predictions of the model, not from repaired ones, which the rows to learn from do not have.
+    again = any((getattr(arguments, name) or "").endswith(SUFFIX) for name in ("mean", "quantiles"))
+    applied = "PREDICTIONS.csv" if again or arguments.path[0] == STANDARD_INPUT else arguments.path[0]
     files = ["--fit", "HELD_OUT.csv", "--apply", applied, "--out", "repaired.csv"]
-    command = f"fcal {shlex.join(['recalibrate', *method, *files, *group, *_column_options(arguments)])}"
+    options = [] if again else _column_options(arguments)
+    command = f"fcal {shlex.join(['recalibrate', *method, *files, *group, *options])}"
     learnt = f"by rows that the model was not trained on ({guide})"
     if report.verdict != "calibrated":
         return f"{command} repairs {'it' if by_group is None else 'each group, as they differ,'} {learnt}"
