@@ -34,12 +34,20 @@ PYTHON_RUN_BY = {
     "docs/depth.md": "tests/cli/test_predict_command.py",
     "docs/detection.md": "tests/tables/test_detection_page.py",
     "docs/fcal_loss.md": "tests/test_scripts.py",
+    "docs/files.md": "tests/tables/test_files_page.py",
     "docs/noise_families.md": "tests/test_noise_families.py",
     "docs/own_benchmark.md": "tests/benchmarks/test_own_benchmark.py",
     "docs/recalibration.md": "tests/recalibration/test_experiment.py",
     "docs/training.md": "tests/training/test_page.py",
 }
-PYTHON_RUN_HERE = ["README.md", "docs/divergences.md", "docs/evaluation.md", "docs/families.md", "docs/which_tool.md"]
+PYTHON_RUN_HERE = [
+    "README.md",
+    "docs/comparison.md",
+    "docs/divergences.md",
+    "docs/evaluation.md",
+    "docs/families.md",
+    "docs/which_tool.md",
+]
 
 # Commands that a test elsewhere runs, in the order of their pages.
 RUN_BY = {

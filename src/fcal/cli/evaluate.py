@@ -231,7 +231,7 @@ def _step_of_verdict(report: Report, arguments: Namespace) -> str:
     by_group = arguments.group if groups_differ(report) else None
     method = ["--method", "isotonic"] if report.verdict == "biased" else []
     group = [] if by_group is None else ["--group", by_group]
-    # A repair starts from the predictions of the model, not from repaired ones, which the rows to learn from do not have.
+    # A repair starts from the model's own predictions: the rows to learn from have no repaired ones.
     again = any((getattr(arguments, name) or "").endswith(SUFFIX) for name in ("mean", "quantiles"))
     applied = "PREDICTIONS.csv" if again or arguments.path[0] == STANDARD_INPUT else arguments.path[0]
     files = ["--fit", "HELD_OUT.csv", "--apply", applied, "--out", "repaired.csv"]
