@@ -41,9 +41,6 @@ PYTHON_RUN_BY = {
     "docs/training.md": "tests/training/test_page.py",
 }
 PYTHON_RUN_HERE = [
-    *("README.md", "docs/comparison.md", "docs/divergences.md", "docs/evaluation.md", "docs/families.md"),
-    "docs/which_tool.md",
-]
     "README.md",
     "docs/comparison.md",
     "docs/divergences.md",
