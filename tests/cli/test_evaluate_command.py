@@ -304,7 +304,7 @@ def test_wild_rows_are_what_to_look_at_next(tmp_path: Path, capsys: pytest.Captu
     assert json.loads(capsys.readouterr().out)["wild"] == wild
     assert main(["evaluate", str(path)]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "calibrated, 2 wild: 2 of 3,002 values are wild (|z| up to 1e+06); without them: scale" in out
+    assert "calibrated, 2 wild: 2 of 3,002 values are wild (|z| about 1e+06); without them: scale" in out
     assert "next: look at the 2 wild rows first" in out
 
 

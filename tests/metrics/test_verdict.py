@@ -118,7 +118,7 @@ def test_few_wild_values_are_named_and_do_not_decide(kind, size):
 def test_two_wild_values_among_many_are_named():
     z = drawn("calibrated", n=100_000)
     z[:2] = 1e6
-    assert "2 of 100,000 values are wild (|z| up to 1e+06); without them: scale" in judged(z).reason
+    assert "2 of 100,000 values are wild (|z| about 1e+06); without them: scale" in judged(z).reason
 
 
 @pytest.mark.parametrize("kind", WORDS)

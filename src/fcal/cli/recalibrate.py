@@ -212,6 +212,8 @@ def _print_changes(
     recalibrator = choice.recalibrator
     if choice.candidates:
         report_console().print(_compared(choice))
+    elif arguments.method == _AUTO and calibration is not None:
+        say(f"warning: {choice.reason}; the repair may be off by as much as it repairs")
     say(f"{'loaded' if calibration is None else 'fitted'}: {recalibrator!r}")
     if before is None or after is None:
         say("too few targets to show the repair on")

@@ -39,7 +39,7 @@ class WildValues:
     Attributes:
         count: How many there are, of ``n``.
         n: Number of residuals.
-        farthest: Size of the largest, approximately; exact for a single one.
+        farthest: Size of a large one: of several, the root of the mean square weighted by squares, at most the largest.
     """
 
     count: int
@@ -47,8 +47,8 @@ class WildValues:
     farthest: float
 
     def __str__(self) -> str:
-        verb = "is" if self.count == 1 else "are"
-        return f"{self.count:,} of {self.n:,} values {verb} wild (|z| up to {self.farthest:.3g})"
+        verb, size = ("is", "") if self.count == 1 else ("are", "about ")
+        return f"{self.count:,} of {self.n:,} values {verb} wild (|z| {size}{self.farthest:.3g})"
 
 
 @dataclass(frozen=True)

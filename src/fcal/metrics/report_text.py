@@ -43,11 +43,13 @@ def legend(report: "Report") -> tuple[str, ...]:
         "z: residual, N(0, 1) where error bars are right; scale and shift: its sd and mean",
         "shape: largest gap between the CDF of z and the normal one with its mean and sd",
         f"q: sum of K = {report.df} squared residuals; within 90%: targets in central 90 % intervals",
-        f"ECE, MCE: mean and largest gap of shares in S = {report.bins} equal-probability bins, of z and q",
+        f"ECE, MCE: mean, weighted by shares, and largest gap of shares in S = {report.bins} bins of z and q",
         "ENCE: mean relative gap between predicted sd and actual errors, over bins of the sd",
     ]
     if report.marked:
         lines.append(f"{MARK}: above what 95 % of calibrated models score on as many values")
+    if not all(own.conclusive for own in (report, *report.groups.values())):
+        lines.append("calibrated?: not shown to be wrong, but too few values to show that it is right")
     if report.wild is not None:
         lines.append("scale, shift and shape are without wild values, all other numbers with them")
     return tuple(lines)

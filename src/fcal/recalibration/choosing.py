@@ -78,8 +78,12 @@ class Choice:
     candidates: Mapping[str, Candidate]
     reason: str
 
-    def transform(self, pred: Distribution) -> Distribution:
-        """Predictions repaired by what was chosen."""
+    def transform(self, pred: Distribution, *, group: Any = None) -> Distribution:
+        """Predictions repaired by what was chosen; with the group of each row, if it was chosen by groups."""
+        if isinstance(self.recalibrator, ByGroup):
+            return self.recalibrator.transform(pred, group=group)
+        if group is not None:
+            raise ValueError("expected `group` for a repair that was chosen with groups, got one that was not")
         return self.recalibrator.transform(pred)
 
 
@@ -115,6 +119,11 @@ def choose(pred: Distribution, target: Tensor, *, valid_mask: Tensor | None = No
         >>> choice.recalibrator.method, round(choice.candidates["affine"].coverage["0.9"], 1)
         ('affine', 0.9)
     """
+    if not isinstance(pred, Distribution):
+        raise TypeError(
+            f"expected `pred` a torch.distributions.Distribution such as Normal(mean, sd), or "
+            f"fcal.distributions.Empirical(samples), got {type(pred).__name__}"
+        )
     target = as_numbers("target", target)
     valid_mask = None if valid_mask is None else as_flags("valid_mask", valid_mask)
     if group is not None:

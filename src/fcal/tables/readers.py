@@ -26,6 +26,7 @@ _MISSING_WORDS = sorted(csv.ConvertOptions().null_values)  # "", "NA", "NaN", "n
 _LONGEST = 60  # characters of a value
 _LONGEST_REASON = 200
 _MOST_NAMES = 12
+_USUAL = ("mean", "std", "target")  # names of columns that are looked for unless others are given
 _MODERATE = "of numbers up to 1e100"
 LARGEST = 1e100  # of numbers in files: sums of their squares, and of fourth powers of their ratios, are finite
 
@@ -156,6 +157,8 @@ class TableFile(ABC):
         hint = f" (did you mean {shown(by_lower[near[0]])}?)" if near else ""
         if self.names and all(map(_is_number, self.names)):
             hint = "; the first line must name the columns"
+        elif not near and column in _USUAL:
+            hint = "; name yours: --mean COL --std COL --target COL"
         return file_error(self.path, f"with a column {shown(column)}", f"{listed}{hint}")
 
     def no_rows(self) -> TableError:

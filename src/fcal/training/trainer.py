@@ -161,7 +161,9 @@ def _warn_of_skipped(record: Record) -> None:
 def _warn_of_harm(record: Record, objective: Objective) -> None:
     """Warn once if a calibration loss has traded the mean for calibration."""
     errors = [line.get("validation/rmse", math.nan) for line in record.history]
-    if not isinstance(objective, WeightedObjective) or not all(map(math.isfinite, errors)):
+    # The errors of a detector, which has losses of its own, are of the boxes that it finds: more of them may be worse.
+    weighted = isinstance(objective, WeightedObjective) and objective.task is not None and objective.lam > 0
+    if not weighted or not all(map(math.isfinite, errors)):
         return
     kept, best = errors[record.best_epoch], min(errors)
     if is_harmed(kept, best):
