@@ -342,6 +342,8 @@ def law_of(pred: Distribution) -> Law:
         transforms = (*base.transforms, *added)
         check_domains(base.kind.support, transforms)
         return _absorb(base._replace(transforms=transforms, name=name))
+    if not isinstance(pred, Distribution):
+        raise TypeError(f"expected `pred` a torch.distributions.Distribution such as Normal(mean, sigma), got {name}")
     raise TypeError(
         f"expected `pred` of a known family ({', '.join(families())}), got {name}; add it with "
         f"fcal.distributions.register({name}, fcal.distributions.Family(parameters=..., log_cdf=..., "
