@@ -55,6 +55,7 @@ bench: setup ## speed as ratios in one run; writes runs/bench/*.json
 	$(BIN)/python bench/families.py --out runs/bench/families.json
 	$(BIN)/python bench/evaluation.py --out runs/bench/evaluation.json
 	$(BIN)/python bench/recalibration.py --out runs/bench/recalibration.json
+	$(BIN)/python bench/repaired_laws.py --out runs/bench/repaired_laws.json
 	$(BIN)/python bench/training.py --out runs/bench/training.json
 	$(BIN)/python bench/data.py --out runs/bench/data.json
 	$(BIN)/python bench/stacked.py --out runs/bench/stacked.json

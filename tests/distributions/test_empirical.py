@@ -214,3 +214,13 @@ def test_too_narrow_samples_can_be_repaired(method: str) -> None:
     repaired = fcal.recalibration.by_name(method)().fit(law, target).transform(law)
     z = fcal.standardize(repaired, target)
     assert (z.abs() < 1.645).double().mean().item() == pytest.approx(0.9, abs=0.02)
+
+
+@pytest.mark.parametrize("count", [10, 30])
+def test_samples_that_are_counts_leave_room_beyond_the_outermost(count):
+    """Rounded samples of a normal law: z of its targets has an sd of some 1, not of hundreds."""
+    generator = torch.Generator().manual_seed(0)
+    samples = torch.randn(4000, count, generator=generator).round()
+    samples = samples[samples.amax(1) > samples.amin(1)]  # rows of equal samples are refused
+    z = fcal.standardize(Empirical(samples), torch.randn(len(samples), generator=generator))
+    assert z.square().mean().sqrt() < 2

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import fcal
 from fcal.tables import Columns, OtherColumnsError, TableError, open_predictions, whole
@@ -102,3 +103,20 @@ def test_gaps_nan_and_equal_samples_are_refused_with_their_row(tmp_path: Path) -
 def test_patterns_that_contradict_are_refused(options: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="expected"):
         Columns(**options)
+
+
+@pytest.mark.parametrize("ending", [".pt", ".jsonl"])
+def test_a_name_that_is_there_twice_is_refused(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"p{ending}"
+    if ending == ".pt":
+        content = {"samples": torch.rand(5, 4), "samples_0": torch.rand(5), "target": torch.rand(5)}
+        torch.save(content, path)
+    else:
+        path.write_text('{"samples": [1, 2, 3], "samples_0": 5, "target": 1}\n' * 5)
+    assert "'samples_0' twice" in str(refused(path))
+
+
+def test_tensors_of_a_negated_view_are_read(tmp_path: Path) -> None:
+    mean = torch.rand(5)
+    torch.save({"mean": torch._neg_view(mean), "std": torch.ones(5), "target": torch.zeros(5)}, tmp_path / "p.pt")
+    torch.testing.assert_close(whole(open_predictions(tmp_path / "p.pt"))[0].mean.float(), -mean)

@@ -13,6 +13,7 @@ from fcal.distributions.family import Law
 from fcal.distributions.piecewise import QuantileLaw, check_rows
 
 FEWEST_SAMPLES = 3
+_LEAST_TAIL = 0.25  # scale of a tail, in standard deviations of the samples
 _TAIL_SHARES = (1 / 3, 1 / 10, 1 / 30, 1 / 100, 1 / 1000)  # of the probability beyond an extreme, at knots of the tail
 _CLOSEST = 1e-4  # smallest distance of knots, as a share of the range of a row, where samples are equal
 _MOST_NUMBERS = 1 << 22  # sorted at a time
@@ -111,6 +112,9 @@ def _knots_of_rows(rows: Tensor) -> Tensor:
     most = min(math.ceil(math.sqrt(count)), count - 1)  # samples that tell the scale of a tail
     below = ordered[:, most] - ordered[:, :most].mean(-1)
     above = ordered[:, -most:].mean(-1) - ordered[:, -most - 1]
+    # Of equal samples, such as counts, the outermost do not tell the scale of a tail.
+    least = _LEAST_TAIL * ordered.std(-1)
+    below, above = torch.maximum(below, least), torch.maximum(above, least)
     smallest, largest = ordered[:, 0], ordered[:, -1]
     closest = _CLOSEST * (largest - smallest)
     excess = [most * (share ** (-1 / most) - 1) for share in _TAIL_SHARES]

@@ -19,6 +19,7 @@ from fcal.recalibration.scaling import is_normal_scale, rescaled_prediction
 _CUT = 4.0  # robust standard deviations
 _MEDIAN_SIZE = 0.6744897501960817  # of a standard normal number
 _PRIOR_ROWS = 10.0  # of all, that the first robust estimate of a group is mixed with
+_FEWEST_ROWS = 10  # of a group; the moves of smaller ones are those of all rows together
 _STEPS = 100  # of a bisection
 _CLEAR = 1e-3  # chance of shifts that differ as much, if they are the same
 _RELEVANT_SHIFT = 0.05  # predicted standard deviations
@@ -83,9 +84,9 @@ def group_moves(data: CalibrationData, codes: Tensor, groups: int, *, shift: boo
     rows = _Rows(errors[counts], codes[counts], groups, power=2 if is_normal_scale(data.law) else 1)
     guess, noise = rows.means(centre, spread)
     shifts_differ = _differ(guess[:-1], noise[:-1])
-    shifts = torch.cat([_shrunk(guess[:-1], noise[:-1])[0], guess[-1:]]) if shift else torch.zeros_like(guess)
+    shifts = torch.cat([_shrunk(guess, noise)[0], guess[-1:]]) if shift else torch.zeros_like(guess)
     log_factor, variance = rows.log_sizes(shifts, spread)
-    shrunk, weight = _shrunk(log_factor[:-1], variance[:-1])
+    shrunk, weight = _shrunk(log_factor, variance)
     factor = torch.cat([shrunk, log_factor[-1:]]).exp()
     own = torch.where(log_factor.isfinite(), log_factor, log_factor[-1]).exp()
     weight = torch.cat([weight, torch.zeros_like(weight[:1])])
@@ -108,9 +109,13 @@ def _first_guess(errors: Tensor, codes: Tensor, groups: int, *, shift: bool) -> 
         whole = (errors - middle).abs().mean().clamp(min=1e-300)
     centres, spreads = [], []
     for part in parts:
+        if len(part) < _FEWEST_ROWS:
+            centres.append(middle)
+            spreads.append(whole)
+            continue
         share = part.numel() / (part.numel() + _PRIOR_ROWS)
-        own = torch.lerp(middle, part.median(), share) if shift and len(part) else middle
-        size = _spread(part - own) if len(part) else whole
+        own = torch.lerp(middle, part.median(), share) if shift else middle
+        size = _spread(part - own)
         centres.append(own)
         spreads.append(whole * (size / whole).clamp(min=1e-9).pow(share))
     return torch.stack([*centres, middle]), torch.stack([*spreads, whole])
@@ -123,12 +128,13 @@ def _spread(errors: Tensor) -> Tensor:
 class _Rows:
     """Errors of rows and their groups, and statistics of each group with their sampling variances.
 
-    Results have an entry for every group and last one for all rows together; NaN for groups without rows.
+    Results have an entry for every group and last one for all rows together; NaN for groups of few rows.
     """
 
     def __init__(self, errors: Tensor, codes: Tensor, groups: int, *, power: int) -> None:
         self.errors, self.codes, self.groups, self.power = errors, codes, groups, power
         self.counts = torch.bincount(codes, minlength=groups).double()
+        self.known = self.counts >= _FEWEST_ROWS
 
     def means(self, centre: Tensor, spread: Tensor) -> tuple[Tensor, Tensor]:
         """Means of errors, those far from the centre cut off, and their variances."""
@@ -136,7 +142,7 @@ class _Rows:
         cut = own.clamp(-_CUT, _CUT).mean(1)
         mean = self._mean(cut)
         variance = (cut - mean[self.codes]).square().mean() / self.counts
-        found = centre[:-1] + spread[:-1] * mean, spread[:-1].square() * variance
+        found = torch.where(self.known, centre[:-1] + spread[:-1] * mean, torch.nan), spread[:-1].square() * variance
         all_cut = ((self.errors - centre[-1]) / spread[-1]).clamp(-_CUT, _CUT).mean(1)
         last = centre[-1] + spread[-1] * all_cut.mean(), spread[-1].square() * all_cut.var() / len(all_cut)
         return torch.cat([found[0], last[0].reshape(1)]), torch.cat([found[1], last[1].reshape(1)])
@@ -150,7 +156,7 @@ class _Rows:
         variance = relative / self.counts * (1 + 1 / self.counts)
         everything = self._sizes(self.errors - shift[-1], spread[-1])
         last = spread[-1].log() + everything.mean().log() / self.power
-        log_size = torch.where(log_size.isfinite() & (self.counts > 0), log_size, torch.nan)
+        log_size = torch.where(log_size.isfinite() & self.known, log_size, torch.nan)
         return torch.cat([log_size, last.reshape(1)]), torch.cat([variance, last.new_zeros(1)])
 
     def _sizes(self, errors: Tensor, spread: Tensor) -> Tensor:
@@ -161,17 +167,21 @@ class _Rows:
 
 
 def _shrunk(values: Tensor, variances: Tensor) -> tuple[Tensor, Tensor]:
-    """Values of groups, those that are not known well drawn to the mean, and the weight of each group's own."""
+    """Values of groups, those that are not known well drawn to the mean, and the weight of each group's own.
+
+    The last value is that of all rows together: groups that are not known at all have it.
+    """
+    values, variances, whole = values[:-1], variances[:-1], values[-1]
     known = values.isfinite() & (variances > 0) & variances.isfinite()
     if not bool(known.any()):
-        return torch.nan_to_num(values), torch.zeros_like(values)
+        return whole.expand(values.shape).clone(), torch.zeros_like(values)
     own, noise = values[known], variances[known]
     between = _variance_between(own, noise)
     precision = 1 / (noise + between)
     mean = (precision * own).sum() / precision.sum()
     weight = torch.zeros_like(values)
     weight[known] = between / (between + noise)
-    return mean + weight * (torch.where(known, values, mean) - mean), weight
+    return torch.where(known, mean + weight * (torch.nan_to_num(values) - mean), whole), weight
 
 
 def _variance_between(values: Tensor, variances: Tensor) -> Tensor:

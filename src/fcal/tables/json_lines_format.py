@@ -37,8 +37,9 @@ class JsonLinesFile(TableFile):
                 if value is not None:
                     self._shapes.setdefault(key, _shape(value))
                 self._shapes = self._shapes if key in self._shapes else {**self._shapes, key: ()}
-        self._columns = {name: where for key in self._shapes for name, where in self._columns_of(key)}
-        self.names = tuple(self._columns)
+        columns = [column for key in self._shapes for column in self._columns_of(key)]
+        self._columns, self.names = dict(columns), tuple(name for name, _ in columns)
+        self.check_names()
         if not self.names:
             raise file_error(path, "with at least one row", "none")
 
@@ -75,7 +76,10 @@ class JsonLinesFile(TableFile):
             yield value
 
     def _texts(self, name: str, block: list[dict[str, Any]]) -> pa.Array:
-        return pa.array([_text(value) for value in self._at(name, block)], pa.string())
+        try:
+            return pa.array([_text(value) for value in self._at(name, block)], pa.string())
+        except UnicodeEncodeError:  # half of a character
+            raise file_error(self.path, f"column {shown(name)} of text that is Unicode", "a lone surrogate") from None
 
     def _numbers(self, name: str, block: list[dict[str, Any]], first_row: int) -> pa.Array:
         values = list(self._at(name, block))

@@ -33,7 +33,8 @@ class TensorFile(TableFile):
             self._members = content
             members = (self._member(name, tensor) for name, tensor in content.items())
             columns = [(name, (member.name, position)) for member in members for name, position in _positions(member)]
-            self._columns = dict(columns)
+            self._columns, self.names = dict(columns), tuple(name for name, _ in columns)
+            self.check_names()
         self.names = tuple(self._columns)
         self._problems = {name: self._member(name, tensor).problem for name, tensor in self._members.items()}
 
@@ -62,7 +63,7 @@ class TensorFile(TableFile):
 
     def _values(self, name: str, start: int, rows: int) -> Any:
         member, position = self._columns[name]
-        tensor = self._members[member][start : start + rows].detach()
+        tensor = self._members[member][start : start + rows].detach().resolve_neg()
         column = tensor.reshape(len(tensor), -1)[:, position].contiguous()
         return (column.float() if column.dtype in (torch.float16, torch.bfloat16) else column).numpy()
 
