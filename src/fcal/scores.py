@@ -68,7 +68,10 @@ def crps(
 
     Computed in closed form where one is known, and otherwise by quadrature at the cost of 300 CDFs, with a relative
     error of 1e-8; 1e-5 where the density has a kink or spikes at both ends of its support; 1e-3 where the score is
-    barely finite. Scores of the coordinates of an ``Independent`` prediction are added, as in its ``log_prob``.
+    barely finite. Without gradients, scores of repaired mixtures of normals, Student-t and Laplace predictions come
+    from some twenty points of each, with an error of about 1e-4 standard deviations.
+
+    Scores of the coordinates of an ``Independent`` prediction are added, as in its ``log_prob``.
 
     Args:
         pred: Prediction of any scalar family, also a mixture or under monotone transforms.
