@@ -16,6 +16,7 @@ from torch import Tensor
 from fcal.distributions.family import Law, in_rows
 from fcal.distributions.functional import log_tails_of
 from fcal.distributions.implicit import attach, legendre
+from fcal.distributions.monotone import WARP_OF
 
 # Normal scores at which panels end. Beyond 9, only distributions without a mean contribute.
 _TAIL = [6.75, 7.5, 8.5, 10.0, 12.0, 14.5, 17.0, 20.0]
@@ -81,6 +82,10 @@ def _panels(law: Law, target: Tensor) -> tuple[Tensor, "_Grid"]:
     below, above = (0.5 * torch.erfc(sign * scores * math.sqrt(0.5)) for sign in (-1, 1))
     columns = law.map(lambda p, _: p.unsqueeze(-1), lambda p: p.unsqueeze(-1))
     family, parameters = law.family, columns.parameters
+    if family in WARP_OF and WARP_OF[family].family.component is not None:
+        # Between distant modes, which are those of the base, the CDF is flat, and it rises steeply at each of them.
+        own = WARP_OF[family]
+        family, parameters = own.family, tuple(p.mT for p in own.split(parameters)[1])
     if family.component is not None:
         family, parameters = family.component, parameters[1:]
     if family.quantile is None:
