@@ -76,6 +76,7 @@ def test_scripts_refuse_an_output_they_cannot_write(tmp_path):
         ("depth_speed", 8),
         ("detection_speed", 5),
         ("detector_speed", 2),
+        ("repaired_laws", 48),
     ],
 )
 def test_bench_writes_a_row_per_claim(tmp_path, name, rows):
