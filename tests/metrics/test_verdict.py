@@ -434,3 +434,8 @@ class TestGroups:
         n = 1_000_000
         with pytest.raises(ValueError, match="expected `group` with 1 to 1000 groups, got 1000000"):
             fcal.evaluate(Normal(torch.zeros(n), 1.0), torch.zeros(n), group=torch.arange(n))
+
+
+@pytest.mark.parametrize(("size", "verdict"), [(1e6, "over-confident"), (1e-6, "under-confident"), (1.0, "calibrated")])
+def test_two_values_far_beyond_or_below_their_error_bars_are_noticed(size, verdict):
+    assert judged(np.array([size, -size])).verdict == verdict

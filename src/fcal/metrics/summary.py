@@ -21,6 +21,7 @@ _SKEWED = 0.5
 _ALPHA = 0.05
 _MAX_LOG_WIDTH = 100.0  # a wider interval of the logarithm is no information
 _QUESTIONS = 3  # scale, shift, shape
+_FEW_VALUES = 10  # so many are tested by the chi-squared law of calibrated ones too
 _DENSITY_AT_MEAN = 1 / math.sqrt(2 * math.pi)
 _FEW = 100  # degrees of freedom; above, the Student-t quantile is an expansion around the normal one
 # Coefficients of t, t^2, t^3, t^4 in the normalised Legendre polynomials of degree 1 to 4, and their constants.
@@ -289,9 +290,10 @@ def _exceeded(summary: Summary, tolerance: float, groups: int) -> dict[str, floa
     """Verdicts that apply, and by how much each effect moves the CDF of z."""
     scale, shift = intervals(summary, _QUESTIONS * groups)
     gaps = {}
-    if scale.value > 1 + tolerance and scale.low > 1:
+    too_large, too_small = _scale_of_few(summary, scale.value, _ALPHA / (_QUESTIONS * groups))
+    if scale.value > 1 + tolerance and (scale.low > 1 or too_large):
         gaps["over-confident"] = gap_of_scale(scale.value)
-    if scale.value < 1 / (1 + tolerance) and scale.high < 1:
+    if scale.value < 1 / (1 + tolerance) and (scale.high < 1 or too_small):
         gaps["under-confident"] = gap_of_scale(scale.value)
     if abs(shift.value) > tolerance and not shift.low <= 0 <= shift.high:
         gaps["biased"] = math.erf(abs(shift.value) / math.sqrt(8))
@@ -317,6 +319,19 @@ def gap_of_scale(scale: float) -> float:
         return 0.0
     x = math.sqrt(2 * math.log(ratio) / -math.expm1(-2 * math.log(ratio)))
     return 0.5 * (math.erf(x * math.sqrt(0.5)) - math.erf(x / ratio * math.sqrt(0.5)))
+
+
+def _scale_of_few(summary: Summary, scale: float, level: float) -> tuple[bool, bool]:
+    """Whether the scale of a few values is too large, or too small, for calibrated ones by their chi-squared law.
+
+    So few do not tell their own noise: an interval estimated from two values holds nearly everything.
+    """
+    count = summary.counted
+    if not 2 <= count <= _FEW_VALUES or not math.isfinite(scale):
+        return False, False
+    half = torch.tensor([0.5 * (count - 1), 0.5 * (count - 1) * scale**2], dtype=torch.float64)
+    above, below = torch.special.gammaincc(*half), torch.special.gammainc(*half)
+    return bool(above < level / 2), bool(below < level / 2)
 
 
 def _reason(word: str, scale: Interval, shift: Interval, summary: Summary) -> str:
