@@ -14,6 +14,7 @@ from plots.simulated import KINDS, simulated, without_sd
 from torch.distributions import Normal
 
 import fcal
+from fcal.plots.figure import Dots
 from fcal.reports import (
     Section,
     calibration_page,
@@ -27,6 +28,7 @@ from fcal.reports import (
     verdict_section,
     write_page,
 )
+from fcal.reports.comparison import forest
 from fcal.reports.page import Cell, Column, escaped, script_json, table
 
 FIVE_DIGITS = 5e-5  # largest relative error of rounding to five significant digits
@@ -302,3 +304,12 @@ def test_reports_need_no_matplotlib(monkeypatch):
     import fcal.reports
 
     assert "<svg" in fcal.reports.plots_section(simulated(n=50)).body_html
+
+
+def test_dots_of_a_comparison_tell_the_difference_and_its_interval():
+    target = torch.randn(300, generator=torch.Generator().manual_seed(0))
+    two = {"first": Normal(torch.zeros(300), 1.0), "second": Normal(torch.zeros(300), 2.0)}
+    (dots,) = (mark for mark in forest(fcal.compare(two, target), "nll").marks if isinstance(mark, Dots))
+    low, high = dots.extra[0]
+    said = f"difference {dots.x[0]:.4g}\nfrom {low:.4g} to {high:.4g}"
+    assert dots.hover.format(low, high, x=dots.x[0]) == said

@@ -35,9 +35,10 @@ SCORES = {
     "sharpness": "sharpness",
 }
 LEGEND = (
-    "NLL, CRPS, RMSE: lower is better. ECE: mean gap of shares in S equal-probability bins, of residuals z and of sums "
-    "q of K squared ones; its floor is what a calibrated model scores on as many rows. in 50%: share of targets in "
-    "central 50 % intervals. width: mean width of 90 % intervals. sharpness: root mean square of the predicted sd."
+    "NLL, CRPS, RMSE: lower is better. ECE: mean gap, weighted by shares, of the shares in S equal-probability bins of "
+    "residuals z and of sums q of K squared ones; its floor is what a calibrated model scores on as many rows. in 50%: "
+    "share of targets in central 50 % intervals. width: mean width of 90 % intervals. sharpness: root mean square of "
+    "the predicted sd."
 )
 _FEWER_ROWS = 1 << 18  # scalars that are scored at a time
 _FEWEST_UNITS = 100  # rows or clusters that an interval takes to be trusted

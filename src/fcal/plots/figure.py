@@ -1,11 +1,12 @@
 """The figure model: what a figure shows, as plain data.
 
-A figure is derived once, by a function of ``report_figures`` or ``benchmark_figures``, and drawn twice: by matplotlib
-for pictures and as SVG for pages. Colours are names, such as ``"data"`` or ``"series-a"``; each renderer has a
-palette. Marks are drawn in their order, later ones on top.
+A figure is derived once, by a function of ``report_figures``, ``row_figures`` or ``benchmark_figures``, and drawn
+twice: by matplotlib for pictures and as SVG for pages. Colours are names, such as ``"data"`` or ``"series-a"``; each
+renderer has a palette. Marks are drawn in their order, later ones on top.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -166,3 +167,15 @@ class Figure:
     notes: Sequence[Note] = ()
     legend: Literal["", "upper right", "above", "outside", "free"] = ""
     aspect: Literal["wide", "square", "equal"] = "wide"
+
+
+def segments(ends: Mapping[int, tuple[float, float]], *, colour: str, width: float) -> Line:
+    """Horizontal segments, each in the row that is its key.
+
+    Example:
+        >>> segments({2: (0.5, 1.5)}, colour="data", width=1).y[:2]
+        [2, 2]
+    """
+    x = [value for pair in ends.values() for value in (*pair, math.nan)]
+    y = [value for row in ends for value in (row, row, math.nan)]
+    return Line(x=x, y=y, colour=colour, width=width)

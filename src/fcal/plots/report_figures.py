@@ -3,9 +3,9 @@
 import math
 from collections.abc import Mapping, Sequence
 from itertools import cycle
-from typing import Any, Literal
+from typing import Literal
 
-from fcal.metrics.report import Floor, Histogram, Reliability, Report, Rows, SigmaBins
+from fcal.metrics.report import Floor, Histogram, Reliability, Report, SigmaBins
 from fcal.plots.calibrated import (
     CDF_REGIONS,
     INTERVAL_REGIONS,
@@ -18,7 +18,7 @@ from fcal.plots.calibrated import (
     sigma_limits,
 )
 from fcal.plots.captions import count, interval, number, share, shortened
-from fcal.plots.figure import Axis, Band, Bars, Dots, Figure, Line, Mark, Note, Rule, Tint
+from fcal.plots.figure import Axis, Band, Bars, Dots, Figure, Line, Mark, Note, Rule, Tint, segments
 
 _MOST_MARKERS = 60
 _CAPTION_LEVELS = ("0.5", "0.9", "0.95")
@@ -209,147 +209,6 @@ def _error_line(curve: SigmaBins, name: str) -> Line:
     )
 
 
-def residuals_by_sigma(report: Report) -> Figure:
-    """Errors of a sample of rows against their predicted sigma, between lines of one and two sigma.
-
-    Raises:
-        ValueError: The report has no sample of rows.
-    """
-    rows = _rows(report, "sample")
-    errors = [target - mean for target, mean in zip(rows.target, rows.mean, strict=True)]
-    low, high = min(rows.sigma), max(rows.sigma)
-    low, high = (low / 1.1, high * 1.1) if high / low > _CONSTANT else (low / 2, high * 2)
-    sigmas = [low * (high / low) ** (k / _CURVE_STEPS) for k in range(_CURVE_STEPS + 1)]
-    lines = [_multiple_of_sigma(factor, sigmas) for factor in (1, -1, 2, -2)]
-    within = [_share_within(rows, factor) for factor in (1, 2)]
-    points = Line(
-        x=rows.sigma,
-        y=errors,
-        width=0,
-        marker=4,
-        hover="row {0:,}\nerror {y:.3g}\nsigma {x:.3g}\nz {1:.3g}",
-        extra=list(zip(rows.row, rows.z, strict=True)),
-    )
-    reach = 1.05 * max(*map(abs, errors), 2 * max(rows.sigma))
-    return Figure(
-        title="Errors by sigma, row by row",
-        caption=(
-            f"{count(len(rows.row))} random rows of n = {count(report.n)}",
-            f"|z| below 1: {share(within[0], 0)} (right: 68 %), below 2: {share(within[1], 0)} (right: 95 %)",
-        ),
-        x=Axis(label="predicted sigma", limits=(low, high), log=True),
-        y=Axis(label="target - predicted mean", limits=(-reach, reach)),
-        marks=[*lines, points],
-        legend="outside",
-        aspect="square",
-    )
-
-
-def _multiple_of_sigma(factor: int, sigmas: Sequence[float]) -> Line:
-    return Line(
-        x=sigmas,
-        y=[factor * sigma for sigma in sigmas],
-        colour="faint",
-        width=1,
-        dash="solid" if abs(factor) == 1 else "dashed",
-        name=f"± {factor} sigma",
-        labelled=factor > 0,
-    )
-
-
-def _share_within(rows: Rows, factor: float) -> float:
-    return sum(abs(z) <= factor for z in rows.z) / len(rows.z)
-
-
-def error_bars(report: Report) -> Figure:
-    """Predicted means with 90 % intervals and targets, of a sample of rows in the order of their means.
-
-    Raises:
-        ValueError: The report has no sample of rows with intervals.
-    """
-    rows = _rows_with_bars(report, "sample")
-    order = sorted(range(len(rows.low)), key=lambda k: rows.mean[k])
-    inside = sum(rows.low[k] <= rows.target[k] <= rows.high[k] for k in order)
-    return Figure(
-        title="Error bars, row by row",
-        caption=(
-            f"{len(order)} random rows of n = {count(report.n)}, by predicted mean",
-            f"grey: 90 % interval; {inside} of {len(order)} hold their target ({share(inside / len(order), 0)})",
-        ),
-        x=Axis(label="rows, by predicted mean", limits=(-1, len(order)), ticks=False),
-        y=Axis(label="predicted and true value"),
-        marks=_bar_marks(rows, order, upright=True),
-        legend="outside",
-        aspect="square",
-    )
-
-
-def worst_rows(report: Report) -> Figure:
-    """The rows with the largest residuals: where to look first.
-
-    Raises:
-        ValueError: The report has no rows with intervals.
-    """
-    rows = _rows_with_bars(report, "worst")
-    order = range(len(rows.low))
-    return Figure(
-        title="Worst rows",
-        caption=("largest |z|, that first; a row is numbered from 1, grey: its 90 % interval",),
-        x=Axis(label="predicted and true value"),
-        y=Axis(limits=(len(order) - 0.4, -0.6), names=[f"row {rows.row[k]:,}, z {number(rows.z[k])}" for k in order]),
-        marks=_bar_marks(rows, order, upright=False),
-        legend="outside",
-    )
-
-
-def _bar_marks(rows: Rows, order: Sequence[int], *, upright: bool) -> list[Mark]:
-    """Intervals, means and targets of rows, upwards or to the right."""
-
-    def marks(values: Sequence[float], places: Sequence[float], **style: Any) -> Line:
-        x, y = (places, values) if upright else (values, places)
-        return Line(x=x, y=y, **style)
-
-    places = range(len(order))
-    ends = [end for k in order for end in (rows.low[k], rows.high[k], math.nan)]
-    held = {i: rows.low[k] <= rows.target[k] <= rows.high[k] for i, k in zip(places, order, strict=True)}
-    value = "y" if upright else "x"
-    drawn: list[Mark] = [
-        marks(ends, [place for place in places for _ in range(3)], colour="band", width=4, name="90 % interval"),
-        marks([rows.mean[k] for k in order], places, width=0, marker=4, name="predicted mean"),
-    ]
-    for name, colour, wanted in (("target inside", "ink", True), ("target outside", "second", False)):
-        chosen = [i for i in places if held[i] == wanted]
-        kept = [order[i] for i in chosen]
-        extra = [(rows.row[k], rows.mean[k], rows.low[k], rows.high[k], rows.z[k]) for k in kept]
-        hover = f"row {{0:,}}: target {{{value}:.4g}}\nmean {{1:.4g}}, 90 % from {{2:.4g}} to {{3:.4g}}\nz {{4:.3g}}"
-        style: dict[str, Any] = {"colour": colour, "width": 0, "marker": 6, "hover": hover, "extra": extra}
-        if chosen:
-            drawn.append(marks([rows.target[k] for k in kept], chosen, name=name, **style))
-    return drawn
-
-
-def _rows(report: Report, kind: Literal["sample", "worst"]) -> Rows:
-    rows: Rows | None = getattr(report.curves, kind)
-    if rows is None:
-        raise ValueError("expected `report` of scalar predictions by fcal.evaluate, got one without single rows")
-    return rows
-
-
-def _rows_with_bars(report: Report, kind: Literal["sample", "worst"]) -> Rows:
-    rows = _rows(report, kind)
-    if not rows.low:
-        raise ValueError("expected `report` of a family with quantiles, got one without")
-    return rows
-
-
-def row_figures(report: Report) -> list[Figure]:
-    """The figures of single rows that a report has data for."""
-    sample, worst = report.curves.sample, report.curves.worst
-    figures = [error_bars(report)] if sample and sample.low else []
-    figures += [residuals_by_sigma(report)] if sample else []
-    return [*figures, worst_rows(report)] if worst and worst.low else figures
-
-
 def sparsification(report: Report) -> Figure:
     """RMSE of the rest when the least certain predictions are dropped, beside the best order possible.
 
@@ -419,22 +278,15 @@ def _group_marks(report: Report, level: float, colour: str) -> list[Mark]:
         extra=bands,
     )
     return [
-        _segments(bands, colour="band", width=7),
+        segments(dict(enumerate(bands)), colour="band", width=7),
         Rule(at=level, colour=colour, dash="dashed", label=f"{level:.0%}"),
-        _segments([(level, value) for value in held], colour=colour, width=1),
+        segments({row: (level, value) for row, value in enumerate(held)}, colour=colour, width=1),
         dots,
     ]
 
 
 def _symbol(value: float, low: float, high: float) -> str:
     return "triangle-left" if value < low else "triangle-right" if value > high else "circle"
-
-
-def _segments(ends: Sequence[tuple[float, float]], *, colour: str, width: float) -> Line:
-    """Horizontal segments, one for each row."""
-    x = [value for pair in ends for value in (*pair, math.nan)]
-    y = [value for row in range(len(ends)) for value in (row, row, math.nan)]
-    return Line(x=x, y=y, colour=colour, width=width)
 
 
 def comparison(before: Report, after: Report) -> list[Figure]:

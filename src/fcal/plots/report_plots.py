@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.transforms import Bbox
 
 from fcal.metrics.report import Report
-from fcal.plots import report_figures
+from fcal.plots import report_figures, row_figures
 from fcal.plots.figure import Figure
 from fcal.plots.matplotlib_renderer import PALETTE, VERDICT_COLOURS, draw, new_picture
 
@@ -46,9 +46,9 @@ q_histogram = _plot(report_figures.q_histogram)
 qq = _plot(report_figures.qq)
 error_by_sigma = _plot(report_figures.error_by_sigma)
 sparsification = _plot(report_figures.sparsification)
-residuals_by_sigma = _plot(report_figures.residuals_by_sigma)
-error_bars = _plot(report_figures.error_bars)
-worst_rows = _plot(report_figures.worst_rows)
+residuals_by_sigma = _plot(row_figures.residuals_by_sigma)
+error_bars = _plot(row_figures.error_bars)
+worst_rows = _plot(row_figures.worst_rows)
 
 
 def coverage_by_group(report: Report, *, levels: Sequence[float] = (0.5, 0.9), ax: Axes | None = None) -> Axes:

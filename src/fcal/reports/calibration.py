@@ -6,7 +6,7 @@ import os
 from fcal._files import provenance
 from fcal.metrics.report import Floor, Report, above_floors
 from fcal.metrics.report_text import ERRORS, MARK, legend
-from fcal.plots import report_figures
+from fcal.plots import report_figures, row_figures
 from fcal.plots.captions import MISSING, count, interval, number, share, shortened
 from fcal.reports.page import Cell, Column, Section, escaped, page, table, write_html
 from fcal.reports.svg_renderer import grid
@@ -175,7 +175,7 @@ def plots_section(report: Report) -> Section:
 
 def rows_section(report: Report) -> Section | None:
     """Single rows: a sample with its error bars, errors against sigma, and the rows with the largest residuals."""
-    figures = report_figures.row_figures(report)
+    figures = row_figures.row_figures(report)
     if not figures:
         return None
     beside, wide = [f for f in figures if not f.y.names], [f for f in figures if f.y.names]

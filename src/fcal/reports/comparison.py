@@ -8,7 +8,7 @@ from fcal._files import provenance
 from fcal.metrics.comparison import LEGEND, SCORES, Comparison, difference_rows, is_clear, shown
 from fcal.metrics.paired_scores import COVERAGES
 from fcal.plots.captions import count, shortened
-from fcal.plots.figure import Axis, Dots, Figure, Line, Rule
+from fcal.plots.figure import Axis, Dots, Figure, Line, Rule, segments
 from fcal.reports.page import Cell, Column, Section, escaped, page, table, write_html
 from fcal.reports.svg_renderer import grid
 
@@ -63,7 +63,7 @@ def forest(comparison: Comparison, score: str) -> Figure:
         symbols=["circle"] * len(gaps),
         texts=list(named),
         colour="data",
-        hover="difference %{x:.4~g}<br>from %{customdata[0]:.4~g} to %{customdata[1]:.4~g}",
+        hover="difference {x:.4g}\nfrom {0:.4g} to {1:.4g}",
         extra=ends,
     )
     better = "negative is better" if score not in COVERAGES and score in list(SCORES)[:5] else ""
@@ -77,10 +77,8 @@ def forest(comparison: Comparison, score: str) -> Figure:
 
 
 def _lines(ends: Sequence[tuple[float, float]], clear: Sequence[bool], *, wanted: bool) -> Line:
-    rows = [row for row, own in enumerate(clear) if own is wanted]
-    x = [value for row in rows for value in (*ends[row], math.nan)]
-    y = [value for row in rows for value in (row, row, math.nan)]
-    return Line(x=x, y=y, colour="data" if wanted else "faint", width=4)
+    chosen = {row: pair for row, (pair, own) in enumerate(zip(ends, clear, strict=True)) if own is wanted}
+    return segments(chosen, colour="data" if wanted else "faint", width=4)
 
 
 def _limits(ends: Sequence[tuple[float, float]]) -> tuple[float, float]:
