@@ -19,7 +19,7 @@ from sphinx.util.tags import Tags
 
 import fcal
 from fcal.cli import main
-from fcal.cli.commands import parser
+from fcal.cli.arguments import parser
 
 ROOT = Path(__file__).parents[1]
 PAGES = ["README.md", *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md"))]

@@ -11,7 +11,7 @@ import pytest
 
 from fcal import recalibration
 from fcal.cli import main
-from fcal.cli.commands import _METHODS
+from fcal.cli.arguments import METHODS as KNOWN_METHODS
 
 METHODS = ["temperature", "affine", "isotonic", "conformal", "gp-beta"]
 
@@ -157,7 +157,7 @@ def test_bad_input_is_one_line(
 
 def test_methods_of_the_command_are_those_of_the_library() -> None:
     # the parser names them itself, so that --help need not load torch
-    assert sorted(_METHODS) == sorted(["auto", *recalibration.names()])
+    assert sorted(KNOWN_METHODS) == sorted(["auto", *recalibration.names()])
 
 
 def test_without_a_method_one_is_chosen_and_said(files: tuple[Path, Path], tmp_path: Path, capsys) -> None:
@@ -246,7 +246,7 @@ def test_groups_are_repaired_each(method: list[str], cities: list[str], tmp_path
     text, err = capsys.readouterr()
     assert err == ""
     found = json.loads(text)
-    assert found["method"] in _METHODS
+    assert found["method"] in KNOWN_METHODS
     assert found["unseen_groups"] == {"new": 40}
     assert found["groups"]["Bonn"]["factor"] == pytest.approx(2, rel=0.1)
     assert found["groups"]["small"]["weight"] < found["groups"]["Ulm"]["weight"]

@@ -24,6 +24,19 @@ from fcal.benchmarks.problem import Options
 from fcal.plots.styles import RowStyle
 
 RECOMMENDED = "oob_auto"  # what fcal.crossfit does by default
+USUAL_ROWS = (  # the methods that most readers want beside each other
+    "oracle",
+    RECOMMENDED,
+    "deterministic",
+    "nll",
+    "calibration_loss",
+    "temperature",
+    "isotonic",
+    "conformal",
+    "fcal_kl",
+    "fcal_wass",
+    "ensemble_3",
+)
 ALL_ROWS = "_all"  # suffix of the row of a method that also trains on the rows that others hold out
 
 

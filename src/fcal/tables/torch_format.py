@@ -28,14 +28,13 @@ class TensorFile(TableFile):
             if content.dim() != 2 or content.shape[1] != len(NPY_COLUMNS):
                 shape = f"shape {tuple(content.shape)}"
                 raise file_error(path, "a tensor of shape (N, 3), mean, std and target, or a dict of tensors", shape)
-            self._columns = {name: ("tensor", position) for name, position in NPY_COLUMNS.items()}
+            columns = [(name, ("tensor", position)) for name, position in NPY_COLUMNS.items()]
         else:
             self._members = content
             members = (self._member(name, tensor) for name, tensor in content.items())
             columns = [(name, (member.name, position)) for member in members for name, position in _positions(member)]
-            self._columns, self.names = dict(columns), tuple(name for name, _ in columns)
-            self.check_names()
-        self.names = tuple(self._columns)
+        self._columns, self.names = dict(columns), tuple(name for name, _ in columns)
+        self.check_names()
         self._problems = {name: self._member(name, tensor).problem for name, tensor in self._members.items()}
 
     def batches(self, numbers: Sequence[str], labels: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:

@@ -9,7 +9,7 @@ from fcal.benchmarks.bokeh.problem import BokehProblem
 from fcal.benchmarks.bokeh.scoring import GALLERY
 from fcal.benchmarks.bokeh.settings import PRESETS, Settings
 from fcal.benchmarks.method_kinds import Trained
-from fcal.benchmarks.methods import ALL_ROWS, METHODS
+from fcal.benchmarks.methods import ALL_ROWS, METHODS, USUAL_ROWS
 from fcal.benchmarks.problem import Problem
 from fcal.benchmarks.table import Table
 from fcal.benchmarks.task import Results, Task
@@ -77,19 +77,7 @@ class BokehTask(Task[Settings]):
         "oof_nll_conformal",
         "cv_plus",
     )
-    usual = (
-        "oracle",
-        "oob_auto",
-        "deterministic",
-        "nll",
-        "calibration_loss",
-        "temperature",
-        "isotonic",
-        "conformal",
-        "fcal_kl",
-        "fcal_wass",
-        "ensemble_3",
-    )
+    usual = USUAL_ROWS
     # In image units the gradients of these two are small beside the likelihood's: at the weight tried first they are
     # about as large. The last candidate of MMD is MMD alone, as its authors train.
     changes: ClassVar[Mapping[str, Mapping[str, Any]]] = {

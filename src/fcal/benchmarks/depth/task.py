@@ -8,6 +8,7 @@ from fcal.benchmarks.depth import tables
 from fcal.benchmarks.depth.frames import Source
 from fcal.benchmarks.depth.problem import DepthProblem, DepthTrainings
 from fcal.benchmarks.depth.settings import KITTI, PRESETS, STREET, WORLDS, Settings
+from fcal.benchmarks.methods import USUAL_ROWS
 from fcal.benchmarks.problem import Problem
 from fcal.benchmarks.table import Table
 from fcal.benchmarks.task import Results, Task
@@ -35,20 +36,7 @@ class DepthTask(Task[Settings]):
     presets = PRESETS
     columns = tables.COLUMNS
     problem = DepthProblem
-    rows = (
-        "oracle",
-        "oob_auto",
-        "deterministic",
-        "nll",
-        "calibration_loss",
-        "temperature",
-        "isotonic",
-        "conformal",
-        "fcal_kl",
-        "fcal_wass",
-        "ensemble_3",
-        "oob_heads",
-    )
+    rows = (*USUAL_ROWS, "oob_heads")
     changes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "deterministic": {
             "plain": "silog",
